@@ -91,6 +91,17 @@ def test_the_identity_in_full() -> None:
         ({"kind": "sharpness", "samples": 100, "width": 100}, {"kind": "sharpness"}),
         ({"kind": "rank", "samples": 8, "width": 8}, {"kind": "rank", "width": 8}),
         ({"kind": "deep", "pretrain_lr": 0.5, "pretrain_optimizer": "sgd"}, {"kind": "deep"}),
+        ({"kind": "deep", "pretrain_variant": "code"}, {"kind": "deep"}),
+        (
+            {"kind": "deep", "pretrain_steps": 2, "pretrain_variant": "code"},
+            {
+                "kind": "deep",
+                "pretrain_steps": 2,
+                "pretrain_variant": "code",
+                "pretrain_optimizer": "sgd",
+                "pretrain_lr": 0.1,
+            },
+        ),
         ({"norm": {"name": "ln", "order": "before"}}, {"norm": "ln-before"}),
         ({"norm": {"name": "gn", "groups": 1}}, {"norm": "ln-channel"}),
         (

@@ -19,7 +19,10 @@ Normalized = Literal["none", "mean-last", "mean-middle", "bn-last", "bn-middle",
 #: centred), or batch norm as networks have it (centred). For ReLU networks the last two differ.
 RowNorm = Literal["none", "bn-rms", "bn"]
 
-#: Normalization and initial weights of deep MLPs, and the optimizer that raises their ranks.
+#: Normalization and initial weights of deep MLPs.
 DeepNorm = Literal["none", "bn"]
-Init = Literal["torch", "he"]
+Init = Literal["torch", "he", "glorot"]
+
+#: How their ranks are raised before training, as the poster's text says or as the authors' code does; the optimizer.
+PretrainVariant = Literal["text", "code"]
 Optimizer = Literal["adam", "sgd"]

@@ -22,14 +22,18 @@ from flbench.data.batches import consecutive_rows
 from flbench.methods.base import Tree
 from flbench.streams import stream
 from flbench.studies.base import Record, Study
-from flbench.studies.choices import DeepNorm, Init, Optimizer
+from flbench.studies.choices import DeepNorm, Init, Optimizer, PretrainVariant
 from flbench.studies.rank_study import ranks
 
 #: Samples on which ranks and the statistics of batch normalization are taken.
 PROBE_SAMPLES = 1000
 
-#: Samples in a batch of pre-training.
+#: Samples in a batch of pre-training: a new one every step, and the one batch of the authors' code.
 PRETRAIN_BATCH = 128
+CODE_BATCH = 32
+
+#: The authors' code raises the ranks of layers 5, 9, 13, ...
+CODE_FIRST, CODE_EVERY = 5, 4
 
 EPS = 1e-5
 
@@ -42,8 +46,8 @@ class DeepMlp:
         depth: hidden layers.
         width: their units.
         norm: ``bn`` normalizes every H_l over the batch, with a learned affine map.
-        init: of the weights: ``torch``'s default U(-b, b), b = 1 / sqrt(fan_in), its biases too; or ``he`` normal, with
-            biases 0.
+        init: of the weights: ``torch``'s default U(-b, b), b = 1 / sqrt(fan_in), its biases too; ``he`` normal, with
+            biases 0; or ``glorot`` normal, N(0, 2 / (fan_in + fan_out)), with torch's biases, as in the authors' code.
         shift: moves the domain of ``torch``'s weights to U(-b + shift b, b + shift b); at 1 it is positive.
     """
 
@@ -64,6 +68,9 @@ class DeepMlp:
             if self.init == "he":
                 weight = generator.standard_normal((fan_out, fan_in)) * math.sqrt(2 / fan_in)
                 bias = np.zeros(fan_out)
+            elif self.init == "glorot":
+                weight = generator.standard_normal((fan_out, fan_in)) * math.sqrt(2 / (fan_in + fan_out))
+                bias = bound * generator.uniform(-1, 1, fan_out)
             else:
                 weight = bound * (generator.uniform(-1, 1, (fan_out, fan_in)) + self.shift)
                 bias = bound * generator.uniform(-1, 1, fan_out)
@@ -110,17 +117,21 @@ class DeepMlp:
 
 @dataclass(frozen=True)
 class Pretraining:
-    """Raising r(H_l) by gradient ascent, layer by layer, the layers before it frozen.
+    """Raising the ranks r(H_l) by gradient steps before training.
 
     Attributes:
-        steps: in each layer; 0 with ``rescale`` is the control that shows the effect of rescaling alone.
-        optimizer: ``adam`` or plain ``sgd``; the poster names neither.
+        steps: on each layer; 0 with ``rescale`` is the control that shows the effect of rescaling alone.
+        variant: ``text``: ascent on r(H_l) in the weights and biases of layer l, one layer after the other, those
+            before it frozen, each step on new samples. ``code``: as in the authors' code, descent on 1 / r(H_l) of
+            every fourth layer in the weights of all layers up to it, all steps on one small batch.
+        optimizer: ``adam`` or plain ``sgd``, which the code has; the poster names neither.
         lr: its step size.
-        rescale: divide each layer's weights afterwards so that H_l has root mean square sqrt(2), as with He's weights;
-            r is scale-free, and without it activations fade from layer to layer.
+        rescale: divide each layer's weights and biases afterwards so that H_l has root mean square sqrt(2), as with
+            He's weights. r is scale-free; where layers are raised alone, activations fade from layer to layer without.
     """
 
     steps: int
+    variant: PretrainVariant = "text"
     optimizer: Optimizer = "adam"
     lr: float = 1e-3
     rescale: bool = True
@@ -129,23 +140,51 @@ class Pretraining:
 def pretrain(network: DeepMlp, params: Tree, x_MD: Tensor, how: Pretraining, seed: int) -> Tree:
     """Return parameters whose hidden representations have higher rank."""
     params = dict(params)
+    if how.variant == "code":
+        params |= _raise_together(network, params, x_MD, how, seed)
     for layer in range(1, network.depth + 1):
-        names = [f"w{layer}", f"b{layer}"]
-        own = {name: params[name].clone().requires_grad_() for name in names}
-        kind = torch.optim.Adam if how.optimizer == "adam" else torch.optim.SGD
-        optimizer = kind(own.values(), lr=how.lr)
-        for step in range(how.steps):
-            rows = stream(seed, "pretraining", layer, step).choice(len(x_MD), min(PRETRAIN_BATCH, len(x_MD)), False)
-            optimizer.zero_grad()
-            h_BD = _layer(network, params | own, x_MD[torch.from_numpy(rows)], layer)
-            (-differentiable_rank(h_BD)).backward()
-            optimizer.step()
-        params |= {name: leaf.detach() for name, leaf in own.items()}
+        if how.variant == "text":
+            params |= _raise_alone(network, params, x_MD, how, seed, layer)
         if how.rescale:
             with torch.no_grad():
                 scale = math.sqrt(2) / _layer(network, params, x_MD[:PROBE_SAMPLES], layer).square().mean().sqrt()
-            params |= {name: scale * params[name] for name in names}
+            params |= {name: scale * params[name] for name in (f"w{layer}", f"b{layer}")}
     return params
+
+
+def _raise_alone(network: DeepMlp, params: Tree, x_MD: Tensor, how: Pretraining, seed: int, layer: int) -> Tree:
+    """Return the layer's own parameters after ascent on its rank."""
+    own = {name: params[name].clone().requires_grad_() for name in (f"w{layer}", f"b{layer}")}
+    optimizer = _optimizer(own, how)
+    for step in range(how.steps):
+        rows = stream(seed, "pretraining", layer, step).choice(len(x_MD), min(PRETRAIN_BATCH, len(x_MD)), False)
+        optimizer.zero_grad()
+        h_BD = _layer(network, params | own, x_MD[torch.from_numpy(rows)], layer)
+        (-differentiable_rank(h_BD)).backward()
+        optimizer.step()
+    return {name: leaf.detach() for name, leaf in own.items()}
+
+
+def _raise_together(network: DeepMlp, params: Tree, x_MD: Tensor, how: Pretraining, seed: int) -> Tree:
+    """Return all weights that the authors' code changes."""
+    rows = stream(seed, "pretraining batch").choice(len(x_MD), min(CODE_BATCH, len(x_MD)), False)
+    x_BD = x_MD[torch.from_numpy(rows)]
+    raised: Tree = {}
+    for layer in range(CODE_FIRST, network.depth + 1, CODE_EVERY):
+        names = [f"w{before}" for before in range(1, layer + 1)]
+        own = {name: (params | raised)[name].clone().requires_grad_() for name in names}
+        optimizer = _optimizer(own, how)
+        for _ in range(how.steps):
+            optimizer.zero_grad()
+            (1 / differentiable_rank(_layer(network, params | raised | own, x_BD, layer))).backward()
+            optimizer.step()
+        raised |= {name: leaf.detach() for name, leaf in own.items()}
+    return raised
+
+
+def _optimizer(own: Tree, how: Pretraining) -> torch.optim.Optimizer:
+    kind = torch.optim.Adam if how.optimizer == "adam" else torch.optim.SGD
+    return kind(own.values(), lr=how.lr)
 
 
 def _layer(network: DeepMlp, params: Tree, x_MD: Tensor, wanted: int) -> Tensor:

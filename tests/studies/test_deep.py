@@ -9,6 +9,7 @@ import torch
 
 from flbench.data.datasets import load
 from flbench.registry import DATASETS
+from flbench.streams import stream
 from flbench.studies.deep_study import DeepMlp, DeepTraining, Pretraining, differentiable_rank, standardized
 from flbench.theory import rank
 
@@ -54,6 +55,41 @@ def test_pretraining_raises_every_layers_rank() -> None:
     assert after[-1] > 20
     control = study(vanilla, Pretraining(0)).evaluate()["ranks"]
     assert control == pytest.approx(before, rel=1e-3), "rescaling alone changes no rank"
+
+
+def test_pretraining_as_in_the_authors_code() -> None:
+    """Against an independent program: modules, one matrix product a line, plain steps of all weights, no bias."""
+    network, how = DeepMlp(10, 12, init="glorot"), Pretraining(3, "code", "sgd", 0.1, rescale=False)
+    drawn = network.draw(64, 10, seed=5)
+    found = study(network, how, seed=5)
+    x = found._train_set[0]
+    batch = x[torch.from_numpy(stream(5, "pretraining batch").choice(len(x), 32, False))].double()
+
+    linear = [torch.nn.Linear(*drawn[f"w{layer}"].shape[::-1], dtype=torch.float64) for layer in range(1, 11)]
+    for layer, module in enumerate(linear, start=1):
+        module.load_state_dict({"weight": drawn[f"w{layer}"], "bias": drawn[f"b{layer}"]})
+    for raised in (5, 9):
+        for _ in range(3):
+            h = linear[0](batch)
+            for module in linear[1:raised]:
+                h = module(h.clamp(min=0))
+            moments = h.T @ h / len(h)
+            loss = torch.trace(moments @ moments) / torch.trace(moments) ** 2
+            weights = [module.weight for module in linear[:raised]]
+            for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                weight.data -= 0.1 * gradient
+    for layer, module in enumerate(linear, start=1):
+        torch.testing.assert_close(found.x[f"w{layer}"].double(), module.weight.data, atol=2e-6, rtol=2e-5)
+        assert torch.equal(found.x[f"b{layer}"], drawn[f"b{layer}"])
+    moved = [not torch.equal(found.x[f"w{layer}"], drawn[f"w{layer}"]) for layer in range(1, 12)]
+    assert moved == [True] * 9 + [False] * 2
+
+
+def test_glorots_weights_have_the_variance_of_both_sides() -> None:
+    drawn = DeepMlp(2, 300, init="glorot").draw(500, 10, seed=0)
+    assert float(drawn["w1"].std()) == pytest.approx((2 / 800) ** 0.5, rel=0.01)
+    assert float(drawn["w2"].std()) == pytest.approx((2 / 600) ** 0.5, rel=0.01)
+    assert float(drawn["b2"].abs().max()) == pytest.approx(300**-0.5, rel=0.05)
 
 
 def test_rescaling_keeps_the_signal() -> None:

@@ -10,6 +10,7 @@ from statistics import fmean
 from flbench.messages import format_scalar
 from flbench.papers.evidence import Finding, direction, percent_text, points_text
 from flbench.papers.rank_collapse.training import Arm, Setting
+from flbench.report.cells import grouped
 from flbench.report.stats import paired
 
 #: A rank that training changes by no more than this factor keeps its magnitude.
@@ -75,26 +76,27 @@ def _divergence(arm: Arm) -> str:
 
 
 def _more_is_better(setting: Setting) -> list[Finding]:
-    """Rescaled arms by their steps, each against the one with fewer; arms that diverge at every rate decide nothing."""
+    """Arms pre-trained in one way, each against that with fewer steps; those that always diverge decide nothing."""
     found: list[Finding] = []
     for depth in setting.depths:
-        arms = [
-            arm
-            for arm in setting.at_depth(depth)
-            if (arm.is_control or arm.is_pretrained)
-            and arm.experiment.rescale
-            and any(trial.records for trial in arm.trials)
-        ]
-        if len(arms) < 3:
-            continue
-        by_steps = ", ".join(
-            f"{arm.experiment.pretrain_steps}: {percent_text(arm.final.values())} % ({_divergence(arm)})"
-            for arm in arms
-        )
-        ways = [direction(paired(more.final, fewer.final)) for fewer, more in pairwise(arms)]
-        outcome = True if all(way > 0 for way in ways) else False if any(way < 0 for way in ways) else None
-        found.append((outcome, f"by steps, at the best rate: {by_steps}"))
+        arms = [arm for arm in setting.at_depth(depth) if any(trial.records for trial in arm.trials)]
+        for pretrained in grouped([arm for arm in arms if arm.is_pretrained], _way_of_pretraining):
+            without = [arm for arm in arms if arm.is_without_pretraining_of(pretrained[0])]
+            if len(by_steps := [*without, *pretrained]) < 3:
+                continue
+            listed = ", ".join(
+                f"{arm.experiment.pretrain_steps}: {percent_text(arm.final.values())} % ({_divergence(arm)})"
+                for arm in by_steps
+            )
+            ways = [direction(paired(more.final, fewer.final)) for fewer, more in pairwise(by_steps)]
+            outcome = True if all(way > 0 for way in ways) else False if any(way < 0 for way in ways) else None
+            found.append((outcome, f"by steps, at the best rate: {listed}"))
     return found
+
+
+def _way_of_pretraining(arm: Arm) -> tuple[str, str, float, bool, str]:
+    one = arm.experiment
+    return one.pretrain_variant, one.pretrain_optimizer, one.pretrain_lr, one.rescale, one.init
 
 
 def _keeps_rank(setting: Setting) -> list[Finding]:

@@ -13,7 +13,11 @@ from flbench.papers.evidence import mean_text
 from flbench.report.cells import grouped
 from flbench.report.runs import Collection, Run
 from flbench.report.ticks import public
-from flbench.studies.deep import Deep
+from flbench.studies.choices import Init
+from flbench.studies.deep import PRETRAIN_STEPS, Deep
+
+#: The initializations, as arms name them.
+INITS: Mapping[Init, str] = {"torch": "torch's init", "he": "He's init", "glorot": "Glorot's init"}
 
 #: Epochs of the paper's networks, on all samples.
 PAPER_EPOCHS = 75
@@ -68,12 +72,17 @@ class Arm:
     def name(self) -> str:
         """Its name without its depth: ``He's init``, ``25 steps on the rank``, ``BN``, ``BN, shift 0.1``."""
         experiment = self.experiment
-        init = "He's init" if experiment.init == "he" else "torch's init"
+        init = INITS[experiment.init]
         if experiment.pretrain_steps:
-            parts, usual = [f"{experiment.pretrain_steps} steps on the rank"], "he"
-            parts += [] if experiment.pretrain_optimizer == "adam" else [experiment.pretrain_optimizer]
-            parts += [] if experiment.pretrain_lr == 1e-3 else [f"step size {format_scalar(experiment.pretrain_lr)}"]
-            parts += [] if experiment.rescale else ["not rescaled"]
+            is_text, (optimizer, lr) = (
+                experiment.pretrain_variant == "text",
+                PRETRAIN_STEPS[experiment.pretrain_variant],
+            )
+            parts, usual = [f"{experiment.pretrain_steps} steps on the rank"], "he" if is_text else "glorot"
+            parts += [] if is_text else ["as in the code"]
+            parts += [] if experiment.pretrain_optimizer == optimizer else [experiment.pretrain_optimizer]
+            parts += [] if experiment.pretrain_lr == lr else [f"step size {format_scalar(experiment.pretrain_lr)}"]
+            parts += [] if experiment.rescale is is_text else ["rescaled" if experiment.rescale else "not rescaled"]
         elif experiment.rescale:
             parts, usual = ["rescaled only"], "he"
         elif experiment.normalized == "bn":
@@ -105,6 +114,12 @@ class Arm:
         """Whether it is rescaled like the pre-trained arms, and not pre-trained."""
         experiment = self.experiment
         return experiment.normalized == "none" and experiment.rescale and not experiment.pretrain_steps
+
+    def is_without_pretraining_of(self, other: Arm) -> bool:
+        """Whether it is like a pre-trained arm but for the pre-training."""
+        one, of = self.experiment, other.experiment
+        is_like = (one.normalized, one.shift, one.init, one.rescale) == (of.normalized, of.shift, of.init, of.rescale)
+        return is_like and not one.pretrain_steps
 
     @property
     def _is_as_drawn(self) -> bool:
@@ -268,6 +283,7 @@ def _trial(runs: Sequence[Run], collection: Collection) -> Trial:
 def _arm_order(experiment: Deep) -> tuple[Any, ...]:
     """Arms of one depth: without normalization, rescaled, pre-trained, with batch normalization, shifted."""
     steps = experiment.pretrain_steps
-    raised = (steps, experiment.pretrain_optimizer, experiment.pretrain_lr) if steps else (0, "", 0.0)
-    is_normalized, is_he = experiment.normalized == "bn", experiment.init == "he"
-    return is_normalized, experiment.shift, experiment.rescale, *raised, is_he
+    kind = (experiment.pretrain_variant, experiment.pretrain_optimizer, experiment.pretrain_lr)
+    raised = (steps, *kind) if steps else (0, "", "", 0.0)
+    init = list(INITS).index(experiment.init)
+    return experiment.normalized == "bn", experiment.shift, experiment.rescale, *raised, init

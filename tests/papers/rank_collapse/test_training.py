@@ -182,6 +182,25 @@ def test_more_steps_are_worse_where_arms_that_trained_show_it(store: Memory) -> 
     assert store.claim(MORE).verdict == "does not hold"
 
 
+def test_steps_are_compared_within_one_way_of_pretraining(store: Memory) -> None:
+    """The code's arms are not rescaled: their zero steps are the initialization, not the rescaled control."""
+    code: dict[str, Any] = {"init": "glorot", "pretrain_variant": "code"}
+    for acc, arm in (
+        (0.1, {"init": "glorot"}),
+        (0.7, {**code, "pretrain_steps": 25}),
+        (0.8, {**code, "pretrain_steps": 75}),
+    ):
+        add(store, acc, 1.0, **arm)
+    add(store, 0.9, 1.0, init="glorot", rescale=True)
+    found = store.claim(MORE)
+    assert found.verdict == "holds"
+    assert found.evidence.startswith("by steps, at the best rate: 0: 10.1 ± 0.2 %")
+    assert "25 steps on the rank, as in the code less rescaled only, Glorot's init" in store.claim(CONTROL).evidence
+    for acc, arm in ((0.9, RESCALED), (0.8, steps(3)), (0.7, steps(25))):
+        add(store, acc, 1.0, **arm)
+    assert store.claim(MORE).verdict == "in part"
+
+
 def test_accuracies_that_still_rise_decide_nothing() -> None:
     """After 15 of 75 epochs 32 layers are below one layer, and rise; after 75 they are not below."""
     store = Memory()
