@@ -42,7 +42,8 @@ def costs_of(cell: Cell, collection: Collection, targets: Targets | None) -> Cos
     """Return the costs of a cell; with ``targets`` this reads the records of its runs."""
     records = [run.record for run in cell.runs if run.record is not None]
     recalls = [record["recall"] for record in records if record.get("recall")]
-    has_curves = any(run.has_curve for run in cell.runs)
+    done = [run for run in cell.runs if run.state == "done"]
+    has_curves = bool(done) and all(run.has_curve for run in done)
     return Costs(
         bytes=_mean([_bytes_of(record) for record in records]),
         worst=_mean([value_of(record, "acc_worst") for record in records]),

@@ -129,13 +129,13 @@ class Run:
 
     @property
     def has_curve(self) -> bool:
-        """Whether evaluations cover the run: an export with ``--ends`` has the first and the last few."""
+        """Whether evaluations cover the run: an export with ``--ends`` has round 0 and the last few alone."""
         if self.result is None:
             return False
-        rounds = sorted(self.result.evaluated)
+        rounds = sorted({0, *self.result.evaluated})
         gaps = [later - earlier for earlier, later in itertools.pairwise(rounds)]
-        is_tail = len(rounds) == TAIL + 1 and gaps[0] > max(gaps[1:])
-        return 0 not in rounds or (len(rounds) > 2 and not is_tail)
+        is_tail = len(gaps) == TAIL and gaps[0] > max(gaps[1:])
+        return not is_tail and (0 not in self.result.evaluated or len(gaps) > 1)
 
     @property
     def fingerprint(self) -> str | None:

@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,11 @@ def test_the_ends_of_runs_report_the_same_numbers(tmp_path: Path) -> None:
     exports.write(path, [one])
     sources = StoreSource(store), FilesSource([path])
     assert [collect(source).runs[0].has_curve for source in sources] == [True, False]
+    for rounds, has_curve in (([16, 32, 48, 64, 80], True), ([60, 65, 70, 75, 80], False), ([0, 80], False)):
+        (one,) = collect(sources[0]).runs
+        assert one.result is not None
+        result = replace(one.result, evaluated=frozenset(rounds))
+        assert replace(one, result=result).has_curve is has_curve, rounds
     for source in sources:
         (run,) = collect(source, [long], select_by="tail").runs
         assert run.record is not None and run.last is not None and run.averaged == 5

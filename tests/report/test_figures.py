@@ -12,13 +12,14 @@ from matplotlib import pyplot as plt
 from matplotlib.image import imread
 
 from flbench.papers import papers
+from flbench.report import exports, transfer
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing, save_as
 from flbench.report.figures.style import COLORS
 from flbench.report.paper import figure_kinds
 from flbench.report.runs import StoreSource, collect
 from flbench.report.tables import Pair
-from flbench.store import Store
+from flbench.store import Lease, Store
 from tests.papers.label_skew.test_claims_published import done, seeds
 from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, records, write_figures
 
@@ -89,6 +90,19 @@ def test_gaps_are_listed_in_the_panel(tmp_path: Path) -> None:
     assert [text.get_text() for text in panel.texts] == ["fedavg none: 1/2 diverged"]
     (line,) = panel.lines
     assert line.get_xydata().tolist() == [[10, 25], [20, 50]]
+
+
+def test_the_last_evaluations_alone_are_no_curve(tmp_path: Path) -> None:
+    """A store with whole runs beside an export of the ends of others."""
+    store, other, path = Store(tmp_path / "s"), Store(tmp_path / "t"), tmp_path / "ends.parquet"
+    finish(store, experiment(rounds=100), lines=records(range(0, 101, 10), 0.5))
+    finish(other, experiment(rounds=100, norm="ln"), lines=records(range(0, 101, 10), 0.5))
+    exports.write(path, transfer.export_runs(other, other.run_ids(), ends=True)[0])
+    transfer.import_runs(store, exports.read(path), Lease.here())
+    (drawing,) = drawings(store, "curves")
+    (panel,) = axes_of(drawing)
+    (line,) = panel.lines
+    assert line.get_xdata().tolist() == [*range(0, 101, 10)]
 
 
 @pytest.mark.parametrize("rounds", [1, 7])

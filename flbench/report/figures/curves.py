@@ -177,10 +177,13 @@ def _samples_per_round(experiment: Training) -> float:
 def _draw_line(
     panel: Axes, cell: Cell, collection: Collection, per_round: float, style: LineStyle, number: int
 ) -> None:
-    """Draw the metric over rounds x ``per_round``, at the rounds that all seeds in the cell's mean recorded."""
-    seeds = []
-    for run in cell.runs:
-        if run.state == "done":
+    """Draw the metric over rounds x ``per_round``, at the rounds that all seeds in the cell's mean recorded.
+
+    A cell of which a seed has no curve has no line.
+    """
+    seeds, done = [], [run for run in cell.runs if run.state == "done"]
+    if all(run.has_curve for run in done):
+        for run in done:
             values = {record["round"]: value_of(record, cell.metric) for record in collection.records(run)}
             seeds.append({at: value for at, value in values.items() if value is not None})
     common = sorted(set.intersection(*(set(values) for values in seeds))) if seeds else []
