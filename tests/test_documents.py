@@ -95,10 +95,14 @@ def test_the_tables_of_results() -> None:
 def test_the_sentences_of_results() -> None:
     text = prose("docs/results/README.md")
     step = {(norm, lr): cell("cifar10_one_step", lr=lr, norm=norm, method="fedavg").item()
-            for norm in ("none", "fn") for lr in (0.01, 0.1)}  # fmt: skip
+            for norm in ("none", "scale", "fn") for lr in (0.01, 0.1)}  # fmt: skip
     assert (
-        f"{step['none', 0.1]:.2f} without a norm, {step['fn', 0.1]:.2f} with fn (lr 0.1, E = 1, one seed each)" in text
+        f"{step['none', 0.1]:.2f} without a norm, {step['fn', 0.1]:.2f} with fn (lr 0.1, E = 1, one seed each); the "
+        "constant diverges." in text
     )
+    assert f"{step['scale', 0.01]:.2f} with `scale`" in text
+    of_steps = runs("cifar10_one_step")
+    assert of_steps[of_steps.diverged][["norm", "lr"]].to_numpy().tolist() == [["scale", 0.1]]
     gains = [cell("cifar10_one_step", lr=0.01, norm=norm, method="fedavg").item() - step["none", 0.01]
              for norm in ("fn", "ln")]  # fmt: skip
     assert "The gain of normalization, 19 to 20 points" in text

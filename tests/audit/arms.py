@@ -12,15 +12,35 @@ import pandas as pd
 
 from tests.audit.studies import results
 
-#: Learning rates and number of seeds by epochs: figures 1 and 4 (dashed), and pre-training.
-SWEEPS = {15: ([0.01, 0.03, 0.1], 3), 30: ([0.003, 0.01, 0.03, 0.1], 5)}
+#: Learning rates and number of seeds by epochs: figures 1 and 4 (dashed), pre-training, and that of the authors' code.
+SWEEPS = {
+    15: ([0.01, 0.03, 0.1], 3),
+    30: ([0.003, 0.01, 0.03, 0.1], 5),
+    75: ([0.001, 0.003, 0.01, 0.03, 0.1], 5),
+}
 
-#: Arms without normalization, and the one with it, as drawn.
-PLAIN, NORMALIZED = ["torch's init", "He's init"], "BN"
+#: Samples in a batch of the last of them, and the titles of sweeps of five arms or more in the order of the page.
+CODE_BATCH = 32
+TITLES = {
+    75: f"fashion_mnist, 4096 samples, batches of {CODE_BATCH}, width 128, 75 epochs",
+    15: "fashion_mnist, 4096 samples, width 128, 15 epochs",
+}
+
+#: Initializations of arms without normalization, and the arm with it, as drawn.
+INITS = {"torch": "torch's init", "he": "He's init", "glorot": "Glorot's init"}
+PLAIN, NORMALIZED = [INITS["torch"], INITS["he"]], "BN"
+
+#: Pre-trained arms by epochs, the arm whose ranks they raise, and the control that is scaled alone.
+PRETRAINED = {
+    75: [f"{steps} steps on the rank, as in the code" for steps in (25, 75)],
+    30: [f"{steps} steps on the rank" for steps in (3, 25, 75)],
+}
+DRAWN = {30: INITS["he"], 75: INITS["glorot"]}
+CONTROL = {30: "rescaled only", 75: f"rescaled only, {INITS['glorot']}"}
 
 #: Arms in the order of the page.
-ORDER = [*PLAIN, "rescaled only", *(f"{steps} steps on the rank" for steps in (3, 25, 75)), NORMALIZED]
-ORDER += [f"BN, shift {shift:g}" for shift in (0.05, 0.1, 0.2, 0.5, 1)]
+SHIFTED = [f"BN, shift {shift:g}" for shift in (0.05, 0.1, 0.2, 0.5, 1)]
+ORDER = [*INITS.values(), *PRETRAINED[75], CONTROL[30], *PRETRAINED[30], CONTROL[75], NORMALIZED, *SHIFTED]
 
 ARM = ["epochs", "depth", "arm"]
 
@@ -28,22 +48,23 @@ ARM = ["epochs", "depth", "arm"]
 def arm_of(one: Any) -> str:
     """Return the name of a network's arm."""
     if one.pretrain_steps:
-        return f"{one.pretrain_steps} steps on the rank"
+        as_the_code = ", as in the code" if one.batch_size == CODE_BATCH else ""
+        return f"{one.pretrain_steps} steps on the rank{as_the_code}"
     if one.rescale:
-        return "rescaled only"
+        return CONTROL[75] if one.init == "glorot" else CONTROL[30]
     if one.normalized == "bn":
         return f"BN, shift {one.shift:g}" if one.shift else NORMALIZED
-    return "He's init" if one.init == "he" else "torch's init"
+    return INITS[one.init]
 
 
 def measured() -> pd.DataFrame:
-    """Return a row a sweep, run and recorded epoch; a run of both sweeps is in both, up to the epochs of each."""
+    """Return a row a sweep, run and recorded epoch; a run of two sweeps is in both, up to the epochs of each."""
     found = []
     for one in results("rank", "deep").sort_values("length").drop_duplicates("run_id", keep="last").itertuples():
-        arm = arm_of(one)
+        arm, in_third = arm_of(one), one.batch_size == CODE_BATCH
         in_first = one.seed < 3 and one.lr in SWEEPS[15][0] and not (one.rescale or one.pretrain_steps)
-        in_second = one.depth == 32 and arm not in (PLAIN[0], *ORDER[-5:])
-        for epochs, is_in in ((15, in_first), (30, in_second)):
+        in_second = one.depth == 32 and arm not in (PLAIN[0], *SHIFTED)
+        for epochs, is_in in ((15, in_first and not in_third), (30, in_second and not in_third), (75, in_third)):
             place = {"epochs": epochs, "depth": one.depth, "arm": arm, "lr": one.lr, "seed": one.seed}
             for record in one.records if is_in else []:
                 if record["round"] <= epochs:
@@ -88,11 +109,13 @@ class Trained:
         ends = [self.accuracy(epochs, depth, arm, epoch).mean() for epoch in (epochs * 2 // 3, epochs)]
         return bool(ends[1] - ends[0] > 0.01)
 
-    def diverged(self, arm: str) -> str:
-        """Return how many runs of pre-training have no accuracy after the last epoch."""
-        some = self.every[(self.every.epochs == 30) & (self.every.arm == arm)]
-        count, of = 20 - int((some.epoch == 30).sum()), 20
-        return f"{count} of {of} runs diverged" + (" at rates from 0.003" if count == of else "")
+    def diverged(self, epochs: int, arm: str) -> str:
+        """Return how many runs of an arm of 32 layers have no accuracy after the last epoch."""
+        rates, seeds = SWEEPS[epochs]
+        some = self._of(self.every[self.every.epoch == epochs], epochs, 32, arm)
+        of = len(rates) * seeds
+        count = of - len(some)
+        return f"{count} of {of} runs diverged" + (f" at rates from {min(rates):g}" if count == of else "")
 
     @staticmethod
     def _of(some: pd.DataFrame, epochs: int, depth: int, arm: str) -> pd.DataFrame:

@@ -5,18 +5,27 @@ python -m tests.audit.deep
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise, permutations
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from tests.audit.arms import NORMALIZED, ORDER, PLAIN, SWEEPS, Trained, measured
+from tests.audit.arms import (
+    CONTROL,
+    DRAWN,
+    NORMALIZED,
+    PLAIN,
+    PRETRAINED,
+    TITLES,
+    Trained,
+    measured,
+)
 from tests.audit.studies import Claims, half_width, mean_text, verdict_of
 
-#: Epochs whose differences the page lists.
-SHOWN = [5, 10, 20, 30]
+#: Epochs whose differences the page lists, by the length of the sweep.
+SHOWN = {30: [5, 10, 20, 30], 75: [5, 10, 20, 30, 75]}
 
 
 def way(change: pd.Series) -> int:
@@ -68,31 +77,38 @@ def stays(change: pd.Series, rises: bool) -> str:
 
 
 def rank_predicts(of: Trained) -> tuple[str, str]:
+    """The sweeps in which five arms or more have an accuracy."""
+    found = [_rank_predicts(of, epochs) for epochs in TITLES]
+    return verdict_of([verdict for verdict, _ in found]), "; ".join(evidence for _, evidence in found)
+
+
+def _rank_predicts(of: Trained, epochs: int) -> tuple[str, str]:
     """Rank correlation of the arms at 32 layers; arms shown to train on a collapsed rank, or not to on a high one."""
-    arms = of.arms(15)
+    arms = of.arms(epochs)
     means = pd.DataFrame(
         {
-            "rank": [of.rank(15, *arm).mean() for arm in arms],
-            "accuracy": [of.accuracy(15, *arm).mean() for arm in arms],
-            "reach": [half_width(of.accuracy(15, *arm)) for arm in arms],
+            "rank": [of.rank(epochs, *arm).mean() for arm in arms],
+            "accuracy": [of.accuracy(epochs, *arm).mean() for arm in arms],
+            "reach": [half_width(of.accuracy(epochs, *arm)) for arm in arms],
         },
         index=pd.MultiIndex.from_tuples(arms, names=["depth", "arm"]),
     ).round({"rank": 6})
     deepest = means.loc[32]
     rho, p = permuted(deepest["rank"], deepest.accuracy)
-    overall = stats.spearmanr(means["rank"], means.accuracy).statistic
     evidence = (
-        f"fashion_mnist, 4096 samples, width 128, 15 epochs: rank correlation of the {len(deepest)} arms with 32 "
-        f"layers {rho:.2f} (exact permutation test: p = {p:.2g}), of all {len(means)} arms and depths "
-        f"{overall:.2f} (not tested: depth changes both)"
+        f"{TITLES[epochs]}: rank correlation of the {len(deepest)} arms with 32 layers {rho:.2f} (exact permutation "
+        f"test: p = {p:.2g})"
     )
+    if len(means) > len(deepest):
+        overall = stats.spearmanr(means["rank"], means.accuracy).statistic
+        evidence += f", of all {len(means)} arms and depths {overall:.2f} (not tested: depth changes both)"
     best = means.accuracy.groupby("depth").transform("max")
     trains, fails = means.accuracy - means.reach > best - 0.1, means.accuracy + means.reach < best / 2
     against = means[((means["rank"] < 1.5) & trains) | ((means["rank"] > 5) & fails)]
     if len(against):
         evidence += "; against it: " + ", ".join(
-            f"{arm} at {depth} layers, r = {mean_text(of.rank(15, depth, arm))}, "
-            f"{percent(of.accuracy(15, depth, arm))} %"
+            f"{arm} at {depth} layers, r = {mean_text(of.rank(epochs, depth, arm))}, "
+            f"{percent(of.accuracy(epochs, depth, arm))} %"
             for depth, arm in against.index
         )
     if p < 0.05 and rho > 0:
@@ -125,59 +141,70 @@ def shift_breaks(of: Trained) -> tuple[str, str]:
 
 
 def raises(of: Trained) -> tuple[str, str]:
-    """Every layer of every seed has a higher rank than that of He's initialization."""
-    before, outcomes, parts = of.ranks(30, 32, "He's init"), [], []
-    for arm in ORDER[3:6]:
-        after = of.ranks(30, 32, arm)
-        higher = np.array([np.greater(after[seed], before[seed]) for seed in after.index])
-        outcomes.append("holds" if higher.all() else "does not hold")
-        ends = [of.rank(30, 32, name).mean() for name in ("He's init", arm)]
-        parts.append(
-            f"{arm}: {higher.sum()} of {higher.size} layers, the last from {ends[0]:.2f} to {ends[1]:.2f} "
-            f"(n={len(after)})"
-        )
+    """Every layer of every seed has a higher rank than as drawn."""
+    outcomes, parts = [], []
+    for epochs, arms in PRETRAINED.items():
+        before = of.ranks(epochs, 32, DRAWN[epochs])
+        for arm in arms:
+            after = of.ranks(epochs, 32, arm)
+            higher = np.array([np.greater(after[seed], before[seed]) for seed in after.index])
+            outcomes.append("holds" if higher.all() else "does not hold")
+            ends = [of.rank(epochs, 32, name).mean() for name in (DRAWN[epochs], arm)]
+            parts.append(
+                f"{arm}: {higher.sum()} of {higher.size} layers, the last from {ends[0]:.2f} to {ends[1]:.2f} "
+                f"(n={len(after)})"
+            )
     return verdict_of(outcomes), "; ".join(parts)
 
 
-def outperforms(of: Trained, other: str) -> tuple[str, str]:
+def outperforms(of: Trained, others: Mapping[int, str]) -> tuple[str, str]:
     """Each pre-trained arm against another one after the last epoch, unless the lower one still rises."""
     outcomes, parts = [], []
-    for arm in ORDER[3:6]:
-        if of.accuracy(30, 32, arm).empty:
+    for epochs, arm in [(epochs, arm) for epochs, arms in PRETRAINED.items() for arm in arms]:
+        diverged, other = of.diverged(epochs, arm), others[epochs]
+        if of.accuracy(epochs, 32, arm).empty:
             outcomes.append("inconclusive")
-            parts.append(f"{arm}: {of.diverged(arm)}")
+            parts.append(f"{arm}: {diverged}")
             continue
-        gaps = {epoch: of.accuracy(30, 32, arm, epoch) - of.accuracy(30, 32, other, epoch) for epoch in SHOWN}
-        sign, n = way(gaps[30]), len(gaps[30])
+        gaps = {
+            epoch: (of.accuracy(epochs, 32, arm, epoch) - of.accuracy(epochs, 32, other, epoch)).dropna()
+            for epoch in SHOWN[epochs]
+        }
+        sign, n = way(gaps[epochs]), len(gaps[epochs])
         lower = other if sign > 0 else arm
         listed = ", ".join(f"{epoch}: {points(gap)}" for epoch, gap in gaps.items())
-        rises = bool(sign) and of.rises(30, 32, lower)
+        lost = "" if diverged.startswith("0 ") else f", {diverged}"
+        rises = bool(sign) and of.rises(epochs, 32, lower)
         outcomes.append("inconclusive" if rises or not sign else "holds" if sign > 0 else "does not hold")
         parts.append(
-            f"{arm} less {other}, points by epoch: {listed} (n={n}, {of.diverged(arm)})"
-            + (f"; {lower} still rises after 30 epochs" if rises else "")
+            f"{arm} less {other}, points by epoch: {listed} (n={n}{lost})"
+            + (f"; {lower} still rises after {epochs} epochs" if rises else "")
         )
     return verdict_of(outcomes), "; ".join(parts)
 
 
 def more_is_better(of: Trained) -> tuple[str, str]:
     """Every arm above the one with fewer steps; arms that diverge at every rate decide nothing."""
-    arms = ORDER[2:6]
-    finals = {arm: of.accuracy(30, 32, arm) for arm in arms}
-    changes = [finals[more] - finals[fewer] for fewer, more in pairwise(arms)]
-    ways = [0 if change.dropna().empty else way(change) for change in changes]
-    listed = ", ".join(
-        f"{arm.split()[0].replace('rescaled', '0')}: {percent(final) if len(final) else '–'} % ({of.diverged(arm)})"
-        for arm, final in finals.items()
-    )
-    outcome = "holds" if min(ways) > 0 else "does not hold" if min(ways) < 0 else "inconclusive"
-    return outcome, f"by steps, at the best rate: {listed}"
+    outcomes, parts = [], []
+    for epochs, without, named in ((75, DRAWN[75], "as in the code, "), (30, CONTROL[30], "")):
+        arms = [without, *PRETRAINED[epochs]]
+        finals = {arm: of.accuracy(epochs, 32, arm) for arm in arms}
+        changes = [(finals[more] - finals[fewer]).dropna() for fewer, more in pairwise(arms)]
+        ways = [0 if change.empty else way(change) for change in changes]
+        listed = ", ".join(
+            f"{0 if arm == without else arm.split()[0]}: {percent(final) if len(final) else '–'} % "
+            f"({of.diverged(epochs, arm)})"
+            for arm, final in finals.items()
+        )
+        outcomes.append("holds" if min(ways) > 0 else "does not hold" if min(ways) < 0 else "inconclusive")
+        parts.append(f"{named}by steps, at the best rate: {listed}")
+    return verdict_of(outcomes), "; ".join(parts)
 
 
 def keeps_rank(of: Trained) -> tuple[str, str]:
     """At 32 layers no seed's rank changes by more than a factor of two, in arms with half the best accuracy or more."""
     outcomes, parts = [], []
-    for epochs in SWEEPS:
+    for epochs in (75, 15, 30):
         finals = {arm: of.accuracy(epochs, 32, arm).mean() for depth, arm in of.arms(epochs) if depth == 32}
         for arm in [arm for arm, final in finals.items() if final >= np.nanmax([*finals.values()]) / 2]:
             before, after = of.rank(epochs, 32, arm), of.final_rank(epochs, 32, arm)
@@ -200,8 +227,8 @@ def claims() -> Claims:
         "A high rank at initialization": rank_predicts(of),
         "Weights off centre": shift_breaks(of),
         "Pre-training raises the rank": raises(of),
-        "A pre-trained network": outperforms(of, NORMALIZED),
-        "It is the rank that helps": outperforms(of, "rescaled only"),
+        "A pre-trained network": outperforms(of, dict.fromkeys(PRETRAINED, NORMALIZED)),
+        "It is the rank that helps": outperforms(of, CONTROL),
         "The more pre-training": more_is_better(of),
         "SGD keeps the magnitude": keeps_rank(of),
     }

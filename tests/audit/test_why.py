@@ -99,10 +99,6 @@ def test_the_sentences_of_readme() -> None:
     assert f"Over {int(n):,} settings on digits accuracy rises" in text
     assert f"(Spearman {rho}, 95 % interval {interval}), but among those above 90 %" in text
     assert f"the direction is open ({good}, {good_interval})" in text
-    one_step = cells(probed("cifar10_one_step"))
-    gain = why_claims.gains(one_step, "fn", ["method", "lr"]).set_index("lr").gain
-    assert f"feature norm still gains {gain[0.01]:.0f} points on CIFAR-10 at the paper's learning rate" in text
-    assert f"and {gain[0.1]:.0f} at ten times that rate (one seed each)" in text
 
 
 def test_the_numbers_of_one_class_training_in_the_documentation() -> None:

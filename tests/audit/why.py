@@ -32,11 +32,11 @@ def probed(sweep: str) -> pd.DataFrame:
 
     ``shared`` runs have one model for all clients, and each computation once.
     """
-    found = []
+    found, known = [], _known_to_all(exported(sweep, "experiment").experiment)
     for experiment, result, metrics in exported(sweep, "experiment", "result", "metrics").to_numpy():
         if experiment["kind"] != "federated":
             continue
-        others = {name: value for name, value in experiment.items() if name not in ("method", "norm", "lr", "seed")}
+        others = {name: experiment[name] for name in known if name not in ("method", "norm", "lr", "seed")}
         place = {name: label(experiment[name]) for name in ("method", "norm", "partition")}
         place |= {"column": json.dumps(others, sort_keys=True), "E": experiment["local_steps"]}
         place |= {name: experiment[name] for name in ("lr", "seed")}
@@ -48,6 +48,15 @@ def probed(sweep: str) -> pd.DataFrame:
     frame["head_growth"] = frame["head"] / frame.head_0
     keeps_parts = frame.groupby(["method", "norm"]).personal.transform(lambda of: of.eq(True).any())
     return frame.assign(shared=~keeps_parts & ~is_copy(frame))
+
+
+def _known_to_all(experiments: pd.Series) -> list[str]:
+    """Return the fields of all federated runs; one that came after some of them has its default in the others."""
+    of = [one for one in experiments if one["kind"] == "federated"]
+    values = {name: {json.dumps(one[name]) for one in of if name in one} for name in set().union(*of)}
+    known = [name for name in values if all(name in one for one in of)]
+    assert all(len(values[name]) == 1 for name in values if name not in known)
+    return sorted(known)
 
 
 def _numbers(last: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:

@@ -90,7 +90,8 @@ def _more_is_better(setting: Setting) -> list[Finding]:
             )
             ways = [direction(paired(more.final, fewer.final)) for fewer, more in pairwise(by_steps)]
             outcome = True if all(way > 0 for way in ways) else False if any(way < 0 for way in ways) else None
-            found.append((outcome, f"by steps, at the best rate: {listed}"))
+            way = pretrained[0].name.partition(", ")[2]
+            found.append((outcome, f"{way and f'{way}, '}by steps, at the best rate: {listed}"))
     return found
 
 

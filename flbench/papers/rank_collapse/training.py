@@ -200,10 +200,13 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """``fashion_mnist, 4096 samples, width 128, 15 epochs``."""
+        """``fashion_mnist, 4096 samples, width 128, 15 epochs``, and batches of another size than usual."""
         first = self.arms[0].experiment
         samples = f"{first.samples} samples" if first.samples else "all samples"
-        return f"{public(first.dataset.label())}, {samples}, width {first.width}, {self.arms[0].epochs} epochs"
+        usual = type(first).model_fields["batch_size"].default
+        batches = [] if first.batch_size == usual else [f"batches of {first.batch_size}"]
+        parts = [public(first.dataset.label()), samples, *batches, f"width {first.width}"]
+        return ", ".join([*parts, f"{self.arms[0].epochs} epochs"])
 
     @property
     def rates(self) -> list[float]:

@@ -194,7 +194,7 @@ def test_steps_are_compared_within_one_way_of_pretraining(store: Memory) -> None
     add(store, 0.9, 1.0, init="glorot", rescale=True)
     found = store.claim(MORE)
     assert found.verdict == "holds"
-    assert found.evidence.startswith("by steps, at the best rate: 0: 10.1 ± 0.2 %")
+    assert found.evidence.startswith("as in the code, by steps, at the best rate: 0: 10.1 ± 0.2 %")
     assert "25 steps on the rank, as in the code less rescaled only, Glorot's init" in store.claim(CONTROL).evidence
     for acc, arm in ((0.9, RESCALED), (0.8, steps(3)), (0.7, steps(25))):
         add(store, acc, 1.0, **arm)
