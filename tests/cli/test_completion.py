@@ -140,7 +140,7 @@ def test_fields_are_those_of_the_kind() -> None:
     assert bash("run", "kind", "=", "rank", "E") == [], "it trains nothing"
     assert "normalized=" not in bash("run", "n"), "federated where nothing is said"
     assert {"norm=", "normalized="} <= set(bash("sweep", "x.yaml", "--only", "norm")), "a sweep may hold all kinds"
-    assert bash("run", "kind", "=", "deep", "ini") == ["init=torch", "init=he"]
+    assert bash("run", "kind", "=", "deep", "ini") == ["init=torch", "init=he", "init=glorot"]
 
 
 def test_zsh_gets_whole_words() -> None:
