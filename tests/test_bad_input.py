@@ -155,7 +155,12 @@ CASES = [
     case("probes in a study", "base: {kind: rank, probes: [drift]}", "unknown field 'probes' of a rank experiment"),
     case("a rate where nothing trains", "base: {kind: rank, lr: 0.1}", "unknown field 'lr' of a rank experiment"),
     case("half a unit", "axes: {width: [10, 2.5]}\nbase: {kind: rank}", "axes.width[1]: expected a whole number"),
-    case("a way to draw", "base: {kind: deep, init: hee}", "base.init: expected 'torch', 'he' or 'glorot'", "did you mean 'he'?"),
+    case(
+        "a way to draw",
+        "base: {kind: deep, init: hee}",
+        "base.init: expected 'torch', 'he' or 'glorot'",
+        "did you mean 'he'?",
+    ),
     # Components.
     case("an unknown method", "base: {method: fedavgg}", "base.method: ", "did you mean 'fedavg'? known: fedavg, "),
     case("an unknown norm", "axes: {norm: [ln, lnn]}", "axes.norm[1]: unknown norm 'lnn'; did you mean 'ln'?"),

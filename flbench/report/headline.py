@@ -26,6 +26,9 @@ from flbench.sweeps import condition
 #: Most columns where sweeps do not name them, and most rows.
 MOST_COLUMNS, MOST_ROWS = 5, 12
 
+#: Most columns of a table of planned comparisons where none of its columns is on the page.
+MOST_COMPARED = 3
+
 
 #: A row, mostly its place on the row axes.
 AnyRow = TypeVar("AnyRow", bound="tuple[Any, ...]")
@@ -93,6 +96,34 @@ class Headline:
     rows: tuple[Row, ...]
     baseline: tuple[Tick, ...] | None  # the row with which the others are compared, first where rows are chosen
     left_out: int  # rows of these columns that are not among ``rows``
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Planned comparisons of a section, or its interactions, and the columns of these that the first page shows."""
+
+    section: Section
+    planned: tuple[Planned, ...]
+    columns: tuple[str, ...]
+
+    @property
+    def shown(self) -> list[Planned]:
+        """The comparisons in these columns."""
+        return [one for one in self.planned if one.column in self.columns]
+
+
+def answers(sections: Sequence[Section], found: Headline | None) -> list[Answer]:
+    """Return the planned comparisons of the first page: those of each section, then its interactions."""
+    answers = []
+    for section in sections:
+        headed = [column.name for column in found.columns if column.section is section] if found else []
+        for is_interaction in (False, True):
+            some = tuple(one for one in section.planned if bool(one.between) == is_interaction)
+            if some and section.layout.headline != ():
+                every = list(dict.fromkeys(one.column for one in some))
+                columns = [column for column in headed if column in every] or every[:MOST_COMPARED]
+                answers.append(Answer(section, some, tuple(columns)))
+    return answers
 
 
 def headline(sections: Sequence[Section]) -> Headline | None:

@@ -118,10 +118,15 @@ class Planned:
         return f"{name} {_text(self.pair.value)}".lstrip()
 
     @property
+    def against(self) -> str:
+        """``none``."""
+        return _text(self.pair.against)
+
+    @property
     def reference(self) -> str:
         """``none``, or ``none with fedavg`` where the comparison is among these cells alone."""
         values = ", ".join(map(value_text, self.pair.where))
-        return f"{_text(self.pair.against)} with {values}" if values else _text(self.pair.against)
+        return f"{self.against} with {values}" if values else self.against
 
     @property
     def name(self) -> str:

@@ -146,6 +146,36 @@ def test_the_forest_plot_has_a_panel_for_each_interaction() -> None:
     assert points == [pytest.approx(-1.0), pytest.approx(20.0)]
 
 
+def test_the_overview_has_a_row_of_panels_a_section_and_a_column_a_reference() -> None:
+    """Only ``none`` is what both sections compare with, and the second one has no interaction."""
+    columns = (('partition="classes:1"',),)
+    both = board_of(VALUES, contrasts=(GAIN, INTERACTION), headline=columns)
+    requests = [
+        (experiment(norm=norm, partition="classes:1", dataset="mnist", seed=seed), acc + 0.01 * seed * (norm == "ln"))
+        for norm, acc in (("none", 0.5), ("scale", 0.6), ("ln", 0.7))
+        for seed in range(3)
+    ]
+    runs = tuple(Run(request, request.rounds, "done", record={"acc": acc}) for request, acc in requests)
+    contrasts = (GAIN, Pair("norm", '"scale"', '"none"'), Pair("norm", '"ln"', '"scale"'))
+    (other,) = leaderboard_of(Collection(runs), contrasts=contrasts).sections
+    (drawing,) = draw(dataclasses.replace(both, sections=(*both.sections, other)), "overview")
+    assert drawing.name == "overview" and drawing.place is None
+    gains, interactions, others = drawing.figure.axes
+    titles = [panel.get_title(loc="left") for panel in drawing.figure.axes]
+    assert titles == ["digits", "digits, classes:1 minus iid", "mnist"]
+    assert [label.get_text() for label in gains.get_yticklabels()] == ["classes:1, E 1", "classes:1, E 10"]
+    points = [
+        [line.get_xdata()[0] for line in panel.lines if len(line.get_xdata()) == 1] for panel in drawing.figure.axes
+    ]
+    assert points == [
+        [pytest.approx(10.0), pytest.approx(21.0)],
+        [pytest.approx(-1.0), pytest.approx(20.0)],
+        [pytest.approx(21.0), pytest.approx(10.0)],
+    ]
+    assert others.get_xlabel() == "against none" and not interactions.get_xlabel()
+    assert draw(both, "overview") == [], "one section is drawn as gains"
+
+
 def test_the_phase_diagram_names_columns_by_local_steps_alone() -> None:
     """Rounds follow from E, so that they are no axis; the section says which belong together."""
     values = {

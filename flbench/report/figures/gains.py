@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flbench.metric_specs import METRICS
@@ -16,9 +16,10 @@ from flbench.report.wording import margin_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: Width of a figure, height of a line, of a gap between columns and of what is around a panel, in inches.
-_WIDTH, _LINE, _GAP, _AROUND = 7.6, 0.14, 0.1, 0.5
+WIDTH, _LINE, _GAP, _AROUND = 7.6, 0.14, 0.1, 0.5
 
 
 def gains(board: Leaderboard) -> Iterator[Drawing]:
@@ -36,30 +37,59 @@ def gains(board: Leaderboard) -> Iterator[Drawing]:
 
 def _draw(section: Section, some: Sequence[Planned]) -> Drawing:
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
     groups = grouped(some, lambda one: one.between)
-    values = list(dict.fromkeys(one.value for one in some))
-    styles = {value: line_style(index + 1) for index, value in enumerate(values)}
-    heights = [_LINE * len(group) + _GAP * len({one.column for one in group}) + _AROUND for group in groups]
-    figure = Figure(figsize=(_WIDTH, sum(heights) + 0.8), layout="constrained")
+    styles = styles_of(some)
+    heights = [height_of(group, styles) for group in groups]
+    figure = Figure(figsize=(WIDTH, sum(heights) + 0.8), layout="constrained")
     axes = figure.subplots(len(groups), 1, squeeze=False, sharex=True, height_ratios=heights).ravel()
     for panel, group in zip(axes, groups, strict=True):
-        _draw_panel(panel, section, group, styles)
+        draw_panel(panel, section, group, styles)
+        panel.set_title(no_math(group[0].between or "in each column"), loc="left")
     metric, against = METRICS[section.layout.metric], some[0].reference
     axes[-1].set_xlabel(f"difference in {metric.title}{' (points)' if metric.percent else ''}")
-    handles = [Line2D([], [], **{**styles[value], "linestyle": "-"}) for value in values]
-    figure.legend(handles, [*map(no_math, values)], loc="outside lower center", ncols=min(4, len(values)))
-    set_title(figure, f"{section.title}: planned comparisons against {against}")
-    within = f"; grey: within {margin_text(margin, metric)}" if (margin := section.layout.tie_margin) else ""
-    caption = (
-        f"{section.title}: planned comparisons against {against}, paired by seed, with 95 % intervals; filled: the "
-        f"corrected test shows a difference, hollow: it does not{within}, ≈: shown to be so."
+    add_legend(figure, styles)
+    title = f"{section.title}: planned comparisons against {against}"
+    set_title(figure, title)
+    return Drawing(
+        file_name("gains", section.title, f"against {against}"),
+        f"{title}, {legend_text(section)}",
+        figure,
+        section.place,
     )
-    return Drawing(file_name("gains", section.title, f"against {against}"), caption, figure, section.place)
 
 
-def _draw_panel(panel: Axes, section: Section, group: Sequence[Planned], styles: dict[str, LineStyle]) -> None:
+def styles_of(some: Sequence[Planned]) -> dict[str, LineStyle]:
+    """Return the style of each compared value."""
+    values = dict.fromkeys(one.value for one in some)
+    return {value: line_style(index + 1) for index, value in enumerate(values)}
+
+
+def height_of(group: Sequence[Planned], styles: Mapping[str, LineStyle]) -> float:
+    """Return the height of a panel in inches: in each column every style has a line."""
+    columns = len({one.column for one in group})
+    return _LINE * (len(styles) * columns) + _GAP * columns + _AROUND
+
+
+def add_legend(figure: Figure, styles: Mapping[str, LineStyle]) -> None:
+    """Add the names of the compared values below the panels."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], **{**style, "linestyle": "-"}) for style in styles.values()]
+    figure.legend(handles, [*map(no_math, styles)], loc="outside lower center", ncols=min(4, len(styles)))
+
+
+def legend_text(section: Section) -> str:
+    """Return what the marks of a panel mean, as the end of a caption."""
+    metric, margin = METRICS[section.layout.metric], section.layout.tie_margin
+    within = f"; grey: within {margin_text(margin, metric)}" if margin else ""
+    return (
+        "paired by seed, with 95 % intervals; filled: the corrected test shows a difference, hollow: it does not"
+        f"{within}, ≈: shown to be so."
+    )
+
+
+def draw_panel(panel: Axes, section: Section, group: Sequence[Planned], styles: Mapping[str, LineStyle]) -> None:
     """Draw the comparisons of a panel from the top to the bottom, with a gap between columns."""
     scale, margin = scale_of(section.layout.metric), section.layout.tie_margin
     if margin:
@@ -68,16 +98,14 @@ def _draw_panel(panel: Axes, section: Section, group: Sequence[Planned], styles:
     order = {value: index for index, value in enumerate(styles)}
     y, middles = 0.0, {}
     for column in dict.fromkeys(one.column for one in group):
-        members = sorted((one for one in group if one.column == column), key=lambda one: order[one.value])
-        for index, one in enumerate(members):
-            _draw_gain(panel, one, y + index * _LINE, scale, styles[one.value])
-        middles[column] = y + _LINE * (len(members) - 1) / 2
-        y += _LINE * len(members) + _GAP
+        for one in (one for one in group if one.column == column):
+            _draw_gain(panel, one, y + order[one.value] * _LINE, scale, styles[one.value])
+        middles[column] = y + _LINE * (len(styles) - 1) / 2
+        y += _LINE * len(styles) + _GAP
     panel.set_yticks(list(middles.values()), [no_math(column) for column in middles])
     panel.set_ylim(y - _GAP - _LINE / 2 + 0.05, -_LINE / 2 - 0.05)
     panel.tick_params(axis="y", length=0)
     panel.grid(visible=False, axis="y")
-    panel.set_title(no_math(group[0].between or "in each column"), loc="left")
 
 
 def _draw_gain(panel: Axes, one: Planned, y: float, scale: int, style: LineStyle) -> None:

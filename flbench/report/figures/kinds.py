@@ -7,12 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from flbench.report.board import Leaderboard, Picture
-from flbench.report.figures import axes, budget, cost, curves, gains, heatmap, label_counts, phase
+from flbench.report.figures import axes, budget, cost, curves, gains, heatmap, label_counts, overview, phase
 from flbench.report.figures.drawing import Drawing, FigureKind, save
 from flbench.report.figures.style import STYLE
 
 #: The kinds that belong to no paper.
 GENERAL = (
+    FigureKind(
+        "overview",
+        "planned comparisons of the first page, of all sections",
+        overview.overview,
+        order=3,
+        on_first_page=True,
+    ),
     FigureKind("gains", "planned comparisons with their intervals", gains.gains, order=4, on_first_page=True),
     FigureKind(
         "phase", "the gain of planned comparisons over two axes of columns", phase.phase, order=5, on_first_page=True

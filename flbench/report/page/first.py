@@ -11,7 +11,7 @@ from flbench.report.blocks import Block, Entry, Figure, Grid, Heading, Items, Pa
 from flbench.report.board import Leaderboard, Picture, Section
 from flbench.report.cells import gap_text, listing, mean_text
 from flbench.report.claims import UNDECIDED, VERDICTS, Chapter, Claim
-from flbench.report.headline import Column, Headline, Row, headline
+from flbench.report.headline import Answer, Column, Headline, Row, answers, headline
 from flbench.report.literal import literal
 from flbench.report.page.planned import planned_grid
 from flbench.report.page.sections import WHEN
@@ -26,9 +26,6 @@ MOST_FIGURES = 3
 
 #: The verdicts on planned comparisons in the order of a sentence.
 ORDER: tuple[Verdict, ...] = ("more", "more, equivalent", "less", "less, equivalent", "equivalent", "open")
-
-#: Most columns of a table of planned comparisons where none is on the page.
-MOST_COLUMNS = 3
 
 _NOT_SHOWN = (
     "After the rows of the planned comparisons: those with values in most columns, and of these the best by mean rank. "
@@ -98,17 +95,17 @@ def _gaps(board: Leaderboard) -> Iterator[Block]:
 
 def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str]) -> Iterator[Block]:
     """Yield a sentence for each planned comparison, claim and paper."""
-    sections = [section for section in board.sections if section.planned and section.layout.headline != ()]
-    if sections:
-        margins = margins_text(section.layout for section in sections)
+    planned = answers(board.sections, found)
+    if planned:
+        margins = margins_text(one.section.layout for one in planned)
         yield Paragraph(
             "**Planned comparisons** of the sweep files: differences of cells that differ in one field alone, paired "
             "by seed, on these test images, ± half-width of the 95 % interval over seeds; *a minus b*: the difference "
             f"with a minus that with b. More, less, equivalent (within {margins}): shown at {100 * LEVEL:g} % "
             "by t-tests with Holm's correction over the comparisons of the section; open: neither."
         )
-    for section in sections:
-        yield from _planned(section, found, links)
+    for answer in planned:
+        yield from _planned(answer, links)
     for supplement in board.supplements:
         yield from supplement.opening()
         if texts := list(_claim_texts(board, supplement.claims())):
@@ -117,29 +114,17 @@ def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str
         yield Items(tuple(_chapter_text(chapter, links) for chapter in board.chapters))
 
 
-def _planned(section: Section, found: Headline | None, links: Mapping[str, str]) -> Iterator[Block]:
-    """Yield a table of the section's planned comparisons, and one of its interactions."""
-    headed = [column.name for column in found.columns if column.section is section] if found else []
-    title = f"[{literal(section.name)}]({links[place_page(section.place)]})"
+def _planned(answer: Answer, links: Mapping[str, str]) -> Iterator[Block]:
+    """Yield a table: the numbers of the columns of the page, and how many of all columns have which verdict."""
+    section, some = answer.section, answer.planned
     metric = METRICS[section.layout.metric]
     unit = f"{metric.title} in points" if metric.percent else metric.title
-    gains = [one for one in section.planned if not one.between]
-    interactions = [one for one in section.planned if one.between]
-    if gains:
-        yield Paragraph(f"{title}, {unit}:")
-        yield _planned_grid(section, gains, headed)
-    if interactions:
-        yield Paragraph(f"{title}, differences of these gains between columns:")
-        yield _planned_grid(section, interactions, headed)
-
-
-def _planned_grid(section: Section, some: Sequence[Planned], headed: Sequence[str]) -> Grid:
-    """Return the numbers of the columns of the page, and how many of all columns have which verdict."""
-    every = list(dict.fromkeys(one.column for one in some))
-    columns = [column for column in headed if column in every] or every[:MOST_COLUMNS]
+    what = "differences of these gains between columns" if some[0].between else unit
+    yield Paragraph(f"[{literal(section.name)}]({links[place_page(section.place)]}), {what}:")
     names = dict.fromkeys(one.name for one in some)
     counts = {name: _counts([one for one in some if one.name == name]) for name in names}
-    return planned_grid(section, some, columns, _gain, counts if len(every) > len(columns) else None)
+    has_more = len({one.column for one in some}) > len(answer.columns)
+    yield planned_grid(section, some, answer.columns, _gain, counts if has_more else None)
 
 
 def _gain(section: Section, one: Planned) -> Entry:
