@@ -156,12 +156,13 @@ def _listed(sweep: str, *names: str) -> str:
 def _captions(percent: str) -> list[str]:
     """Return the parts of the figures' captions that contain a number."""
     model, rows = only("skew", "model"), len(in_order(list(COLUMNS.values())[:3]))
+    marks = (
+        f"paired by seed, with {percent} intervals; filled: the corrected test shows a difference, hollow: it does "
+        f"not; grey: {WITHIN.removeprefix('equivalent ')}"
+    )
     return [
-        f"digits, {model} (skew): planned comparisons against none with fedavg, paired by seed, with {percent} "
-        "intervals; filled: the corrected test shows a difference, hollow: it does not; grey: "
-        f"{WITHIN.removeprefix('equivalent ')}",
+        f"Planned comparisons against none and scale, {marks}",
+        f"digits, {model} (skew): planned comparisons against none with fedavg, {marks}",
         f"digits, {model} (skew): expected accuracy (%) over the number of tried settings, of which the best by the "
         f"rule is reported; bands: {percent} intervals over seeds. {min(rows, MOST_LINES)} of {rows} rows:",
-        f"digits, {model} (digits): accuracy (%) of every cell",
-        "(dashed: 1, below which gradient descent is stable)",
     ]
