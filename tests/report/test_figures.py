@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,10 +16,11 @@ from flbench.papers import papers
 from flbench.report import exports, transfer
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing, save_as
-from flbench.report.figures.style import COLORS
+from flbench.report.figures.style import COLORS, row_styles
 from flbench.report.paper import figure_kinds
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.report.tables import Pair
+from flbench.report.ticks import Tick
 from flbench.store import Lease, Store
 from tests.papers.label_skew.test_claims_published import done, seeds
 from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, records, write_figures
@@ -124,6 +126,36 @@ def test_over_the_learning_rate_incomplete_cells_break_the_line(tmp_path: Path) 
     assert panel.get_xscale() == "log"
     assert drawings(store, "curves"), "curves are those of the best rate"
     assert drawing.name == "lr-digits-mlp"
+
+
+def test_what_a_search_dropped_is_no_point_of_a_line() -> None:
+    """Of three rates one has a value, of the last round; the others ended before."""
+    rates = [(0.01, 0.4, 5), (0.1, 0.5, None), (1.0, 0.6, 5)]
+    runs = tuple(
+        Run(
+            request,
+            request.rounds,
+            "dropped" if dropped else "done",
+            record=None if dropped else {"acc": acc},
+            dropped=dropped,
+        )
+        for lr, acc, dropped in rates
+        for request in [experiment(lr=lr)]
+    )
+    assert draw(leaderboard_of(Collection(runs)), "lr") == []
+    kept = tuple(dataclasses.replace(run, state="done", record={"acc": 0.4}, dropped=None) for run in runs)
+    assert len(draw(leaderboard_of(Collection(kept)), "lr")) == 1
+
+
+@pytest.mark.parametrize("axes", [("norm", "head"), ("method", "norm"), ("method", "norm", "head")])
+def test_the_norm_sets_the_colour_of_a_row_and_the_other_axes_its_dashes(axes: tuple[str, ...]) -> None:
+    places = {"norm": ["none", "ln"], "method": ["fedavg", "fedyogi"], "head": ["linear", "etf"]}
+    rows = list(product(*(places[axis] for axis in axes)))
+    ticks = [[Tick((places[axis].index(name),), name) for axis, name in zip(axes, row, strict=True)] for row in rows]
+    styles = row_styles(ticks, axes)
+    color = {row[axes.index("norm")]: style["color"] for row, style in zip(rows, styles, strict=True)}
+    assert color == {"none": COLORS[0], "ln": COLORS[1]}
+    assert len({(style["color"], str(style["linestyle"])) for style in styles}) == len(rows)
 
 
 @pytest.mark.parametrize("kind", ["curves", "lr"])

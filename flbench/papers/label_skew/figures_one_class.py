@@ -156,7 +156,7 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
     from matplotlib.figure import Figure
 
     rows = [(cell.tick("norm"),) for cell in cells]
-    styles = row_styles(rows)
+    styles = row_styles(rows, ("norm",))
     figure = Figure(figsize=(4 * _PANEL[0] + 1.1, _PANEL[1] + 0.7), layout="constrained")
     spectrum, share, norms, heads = figure.subplots(1, 4)
     for number, (seeds, style) in enumerate(zip(lines.values(), styles, strict=True)):

@@ -53,7 +53,7 @@ def _draw(section: Section, table: Table, paths: Mapping[Position, Seeds]) -> Dr
 
     lines = [(table.rows[r], cell := table.cells[r, c], cell.summary.mean if cell.summary else None) for r, c in paths]
     rows = leading(lines, section.layout)
-    styles = row_styles(rows)
+    styles = row_styles(rows, table.row_axes)
     figure, axes = panels(len(table.cols), sharex=True, sharey=True)
     for c, (panel, col) in enumerate(zip(axes, table.cols, strict=True)):
         rates = []

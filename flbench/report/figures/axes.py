@@ -84,16 +84,16 @@ def _draw(
     label: str,
     over: str,
 ) -> Iterator[Drawing]:
-    """Draw the figure of an axis, if some panel has values enough."""
-    if not cells:
+    """Draw the figure of an axis, if some row has values enough for a line; a search leaves too few of them."""
+    if not cells or any(cell.dropped is not None for cell in cells):
         return
     axes = axes_for(cells, section.layout, [axis, *(section.chosen if any(cell.chosen for cell in cells) else ())])
     columns = grouped(cells, axes.col)
-    if not axes.rows or max(len({number(cell) for cell in column}) for column in columns) < FEWEST:
-        return
     lines = [line for column in columns for line in grouped(column, axes.row)]
+    if not axes.rows or max(len({number(cell) for cell in line}) for line in lines) < FEWEST:
+        return
     rows = leading([(axes.row(line[0]), line[0], _best(line)) for line in lines], section.layout)
-    styles = dict(zip(rows, row_styles(rows), strict=True))
+    styles = dict(zip(rows, row_styles(rows, axes.rows), strict=True))
     metric = cells[0].metric
     figure, shown = panels(len(columns), sharex=True, sharey=True)
     for panel, column in zip(shown, columns, strict=True):
@@ -101,11 +101,10 @@ def _draw(
             _draw_line(panel, line, number, styles[axes.row(line[0])])
         set_panel_title(panel, place_label(axes.cols, axes.col(column[0])), PANEL[0])
         panel.set_xscale("log")
-        if scale_of(metric) == 100:
-            panel.set_ylim(-4, 101)
     figure.supxlabel(label, fontsize="medium")
     figure.supylabel(metric_label(metric), fontsize="medium")
-    spread = f"{spread_text(cells)}; ×: cells that lack seeds"
+    spread = spread_text(cells)
+    spread += "" if all(cell.complete for cell in cells) else "; ×: cells that lack seeds"
     set_title(figure, f"{section.title}: {spread}")
     legend(figure, rows, list(styles.values()), axes.rows)
     caption = f"{section.title}: {metric_label(metric)} {over}, {spread}."

@@ -54,7 +54,7 @@ def _draw(section: Section, details: Details, limits: tuple[float, float]) -> Dr
 
 def _draw_panel(panel: Axes, details: Details, c: int) -> None:
     table = details.table
-    for r, style in enumerate(row_styles(table.rows)):
+    for r, style in enumerate(row_styles(table.rows, table.row_axes)):
         if (r, c) not in table.cells:
             continue
         reached = details.costs[r, c].reached

@@ -65,7 +65,7 @@ def _draw_rounds(section: Section, table: Table, collection: Collection, name: s
         for (r, _), cell in other.cells.items()
     ]
     rows = leading(lines, section.layout)
-    styles = dict(zip(rows, row_styles(rows), strict=True))
+    styles = dict(zip(rows, row_styles(rows, table.row_axes), strict=True))
     as_long = len({cell.training.rounds for cell in table.cells.values()}) == 1
     figure, axes = panels(len(table.cols), sharex=as_long, sharey=True)
     for c, (panel, col) in enumerate(zip(axes, table.cols, strict=True)):
@@ -146,7 +146,7 @@ def _draw_data(section: Section, columns: Sequence[_Column], collection: Collect
     keys = {key: key[0].replace(key[1].label, "", 1) for column in columns for key in column.cells}
     methods = list(dict.fromkeys(keys.values()))
     ticks = [(Tick((methods.index(method),), ""), norm) for (_, norm), method in keys.items()]
-    styles = dict(zip(keys, row_styles(ticks), strict=True))
+    styles = dict(zip(keys, row_styles(ticks, ("method", "norm")), strict=True))
     everything = [cell for column in columns for cell in column.cells.values()]
     totals = {cell.training.rounds * _samples_per_round(cell.training) for cell in everything}
     figure, axes = panels(len(columns), sharex=len(totals) == 1, sharey=True)

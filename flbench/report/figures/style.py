@@ -1,6 +1,6 @@
 """One style for every figure: safe for the colour-blind, readable in grey; the same runs give the same bytes.
 
-The last row axis (norm) sets colour and marker, the one before it (method) the dashes.
+The norm of a row sets colour and marker, its place on the other axes (method, head) the dashes.
 """
 
 from __future__ import annotations
@@ -70,10 +70,14 @@ def line_style(color: int, dashes: int = 0) -> LineStyle:
     }
 
 
-def row_styles(rows: Sequence[Sequence[Tick]], among: Sequence[Sequence[Tick]] = ()) -> list[LineStyle]:
-    """Return the style of each row; rows ``among`` the same others have the same style in several figures."""
-    ticks = [sorted({row[axis] for row in (*among, *rows)}) for axis in range(len(rows[0]))]
-    return [line_style(ticks[-1].index(row[-1]), ticks[-2].index(row[-2]) if len(row) > 1 else 0) for row in rows]
+def row_styles(rows: Sequence[Sequence[Tick]], axes: Sequence[str]) -> list[LineStyle]:
+    """Return the style of each row: its colour shows its place on ``norm``, or on the last axis where there is none."""
+    of_color = axes.index("norm") if "norm" in axes else len(axes) - 1
+    others = [tuple(place for axis, place in enumerate(row) if axis != of_color) for row in rows]
+    colors, dashes = sorted({row[of_color] for row in rows}), sorted(set(others))
+    return [
+        line_style(colors.index(row[of_color]), dashes.index(other)) for row, other in zip(rows, others, strict=True)
+    ]
 
 
 def plot_mean(
