@@ -280,6 +280,23 @@ def test_the_heatmap_shows_gaps(tmp_path: Path) -> None:
     assert [text.get_fontweight() for text in panel.texts[:3]] == ["normal", "bold", "normal"]
 
 
+def test_the_heatmap_leaves_out_what_is_mostly_empty(tmp_path: Path) -> None:
+    """Three methods have two normalizations, FedAvg has three more, and a fourth method one: 10 of 20 cells."""
+    full = [(method, norm) for method in ("fedavg", "fedyogi", "scaffold") for norm in ("none", "ln")]
+    others = [*(("fedavg", norm) for norm in ("gn", "rms", "bn")), ("fedadam", "none")]
+    store = filled(tmp_path, [experiment(method=method, norm=norm) for method, norm in [*full, *others]])
+    (drawing,) = drawings(store, "heatmap")
+    panel = axes_of(drawing)[0]
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["none", "ln"]
+    assert {label.get_text() for label in panel.get_yticklabels()} == {"fedavg", "fedyogi", "scaffold"}
+    assert drawing.caption.endswith("6 of 10 cells: without rows and columns that are mostly empty.")
+    sparse = filled(
+        tmp_path / "s", [experiment(method=method, norm="none") for method in ("fedyogi", "scaffold", "fedadam")]
+    )
+    filled(sparse.root, [experiment(norm=norm) for norm in ("none", "ln", "gn")])
+    assert drawings(sparse, "heatmap") == [], "one row and one column"
+
+
 def test_ours_against_published(tmp_path: Path) -> None:
     store = Store(tmp_path)
     done(store, seeds(3), [55.7, 55.8, 55.9])
