@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from flbench.report.board import Details, Leaderboard, Section
 from flbench.report.cells import Cell, grouped
 from flbench.report.figures.axes import federated
 from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.rows import leading, shown_text
 from flbench.report.figures.style import BAND, COLOR_MAP, COLORS, LineStyle, legend, row_styles, set_title
 from flbench.report.runs import Collection
 from flbench.report.ticks import place_label
@@ -22,8 +24,8 @@ from flbench.report.wording import row_name
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Inches of an accuracy; maps side by side; most classes whose accuracies are written.
-_CELL, _ACROSS, _MOST_WRITTEN = 0.29, 4, 12
+#: Inches of an accuracy; maps side by side.
+_CELL, _ACROSS = 0.2, 3
 
 #: Norms that are drawn first where there are more norms than colours.
 _FIRST = ("none", "fn", "ln")
@@ -43,10 +45,12 @@ def overfit(board: Leaderboard) -> Iterator[Drawing]:
                 cells = {
                     details.table.rows[r]: cell for (r, col), cell in sorted(details.table.cells.items()) if col == c
                 }
-                maps = {row_name(row): _accuracies(cell) for row, cell in cells.items() if not cell.personal}
-                known = {name: seeds for name, seeds in maps.items() if seeds is not None}
-                if known:
-                    yield _class_maps(section, details, c, known)
+                maps = {row: _accuracies(cell) for row, cell in cells.items() if not cell.personal}
+                known = {row: seeds for row, seeds in maps.items() if seeds is not None}
+                lines = [(row, cell := cells[row], cell.summary.mean if cell.summary else None) for row in known]
+                if shown := leading(lines, section.layout):
+                    drawing = _class_maps(section, details, c, {row_name(row): known[row] for row in shown})
+                    yield replace(drawing, caption=drawing.caption + shown_text(len(shown), len(known)))
 
 
 def _accuracies(cell: Cell) -> Array | None:
@@ -101,10 +105,6 @@ def _draw_map(panel: Axes, percent: Array, shade: Any) -> None:
     panel.tick_params(length=0, labelsize=7)
     panel.grid(visible=False)
     panel.spines[:].set_visible(False)
-    for (y, x), value in np.ndenumerate(percent):
-        if classes <= _MOST_WRITTEN and np.isfinite(value):
-            color = "white" if value < 50 else "black"
-            panel.text(x, y, f"{value:.0f}", ha="center", va="center", color=color, fontsize=6)
 
 
 def features(board: Leaderboard) -> Iterator[Drawing]:
