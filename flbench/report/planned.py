@@ -123,10 +123,14 @@ class Planned:
         return _text(self.pair.against)
 
     @property
+    def among(self) -> str:
+        """``with fedavg`` where the comparison is among these cells alone; else empty."""
+        return f"with {', '.join(map(value_text, self.pair.where))}" if self.pair.where else ""
+
+    @property
     def reference(self) -> str:
-        """``none``, or ``none with fedavg`` where the comparison is among these cells alone."""
-        values = ", ".join(map(value_text, self.pair.where))
-        return f"{self.against} with {values}" if values else self.against
+        """``none``, or ``none with fedavg``."""
+        return f"{self.against} {self.among}".rstrip()
 
     @property
     def name(self) -> str:

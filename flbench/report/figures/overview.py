@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 
 from flbench.metric_specs import METRICS
-from flbench.report.board import Leaderboard
+from flbench.report.board import Leaderboard, Section
+from flbench.report.cells import grouped
 from flbench.report.figures.drawing import Drawing
 from flbench.report.figures.gains import WIDTH, add_legend, draw_panel, height_of, legend_text, styles_of
 from flbench.report.figures.style import no_math, set_title
-from flbench.report.headline import Answer, answers, headline
+from flbench.report.headline import answers, headline
 from flbench.report.planned import Planned
 
 #: Fewest sections: the comparisons of one are drawn as ``gains``.
@@ -33,36 +34,35 @@ def overview(board: Leaderboard) -> Iterator[Drawing]:
     references = [dict.fromkeys(one.against for one in some if one.pair.field == field) for some in shown.values()]
     shared = reduce(lambda one, other: {name: None for name in one if name in other}, references)
     drawn = [
-        (answer, some)
+        (answer.section, [one for one in answer.shown if one.pair.field == field and one.against in shared])
         for answer in found
-        if (some := [one for one in answer.shown if one.pair.field == field and one.against in shared])
     ]
     if shared:
-        yield _draw(drawn, list(shared))
+        rows = [(section, same) for section, some in drawn for same in grouped(some, lambda one: one.among)]
+        yield _draw(rows, list(shared))
 
 
-def _draw(drawn: Sequence[tuple[Answer, Sequence[Planned]]], references: Sequence[str]) -> Drawing:
+def _draw(rows: Sequence[tuple[Section, Sequence[Planned]]], references: Sequence[str]) -> Drawing:
     from matplotlib.figure import Figure
 
-    styles = styles_of([one for _, some in drawn for one in some])
-    heights = [height_of(some, styles) for _, some in drawn]
+    styles = styles_of([one for _, some in rows for one in some])
+    heights = [height_of(some, styles) for _, some in rows]
     figure = Figure(figsize=(WIDTH, sum(heights) + 1), layout="constrained")
-    shape = len(drawn), len(references)
+    shape = len(rows), len(references)
     panels = figure.subplots(*shape, squeeze=False, sharex="col", sharey="row", height_ratios=heights)
-    for row, (answer, some) in zip(panels, drawn, strict=True):
+    for row, (section, some) in zip(panels, rows, strict=True):
         for panel, name in zip(row, references, strict=True):
             if group := [one for one in some if one.against == name]:
-                draw_panel(panel, answer.section, group, styles)
+                draw_panel(panel, section, group, styles)
             else:
                 panel.set_axis_off()
-        between = answer.planned[0].between
-        row[0].set_title(no_math(", ".join(filter(None, [answer.section.name, between]))), loc="left")
+        names = filter(None, [section.name, some[0].among, some[0].between])
+        row[0].set_title(no_math(", ".join(names)), loc="left")
     for column, name in zip(panels.T, references, strict=True):
         lowest = [panel for panel in column if panel.axison][-1]
         lowest.set_xlabel(no_math(f"against {name}"))
         lowest.tick_params(labelbottom=True)
     add_legend(figure, styles)
-    section = drawn[0][0].section
     metric = METRICS[section.layout.metric]
     unit = " (points)" if metric.percent else ""
     set_title(figure, f"Planned comparisons: differences in {metric.title}{unit}")
