@@ -9,15 +9,15 @@ import pandas as pd
 
 from tests.audit import published
 from tests.audit.planned import LEVEL, MARGIN, WITHIN, Comparison, comparisons
-from tests.audit.runs import ROW, SEARCHED, TAIL, chosen, exported, longest, only
+from tests.audit.runs import ROW, SEARCHED, TAIL, chosen, exported, federated, longest, only
 from tests.audit.tables import CONFIDENCE, At, Row, better, in_order, values
 
 #: The columns of the table of values, with their heads.
 COLUMNS: dict[str, At] = {
     "digits (skew)<br>classes:1, E 10": ("skew", ("classes:1", 10)),
-    "digits (skew)<br>dirichlet:0.1, E 10": ("skew", ("dirichlet:0.1", 10)),
     "digits (skew)<br>iid, E 10": ("skew", ("iid", 10)),
     "cifar10 (cifar10_one_step)<br>classes:1": ("cifar10_one_step", ("classes:1",)),
+    "fashion_mnist, lenet<br>classes:1": ("fashion_mnist_lenet", ("classes:1",)),
     "fashion_mnist, mlp<br>classes:1": ("skew_fashion_mnist", ("classes:1",)),
 }
 
@@ -26,7 +26,8 @@ MOST_ROWS, MOST_LINES = 12, 8
 
 #: The columns of the tables of planned comparisons: of gains, and of their differences between partitions.
 PLANNED = {
-    "skew": (["classes:1, E 10", "dirichlet:0.1, E 10", "iid, E 10"], ["E 1", "E 10"]),
+    "skew": (["classes:1, E 10", "iid, E 10"], ["E 1", "E 10"]),
+    "fashion_mnist_lenet": (["classes:1"], []),
     "skew_fashion_mnist": (["classes:1"], ["accuracy"]),
 }
 
@@ -40,7 +41,8 @@ def tables() -> list[list[list[str]]]:
     for sweep, (columns, columns_of_differences) in PLANNED.items():
         family = comparisons(sweep)
         found.append(_planned_table([one for one in family if not one.between], columns))
-        found.append(_planned_table([one for one in family if one.between], columns_of_differences))
+        if columns_of_differences:
+            found.append(_planned_table([one for one in family if one.between], columns_of_differences))
     return [*found, _values_table()]
 
 
@@ -114,6 +116,7 @@ def _counts() -> list[str]:
         "cifar10, cnn": ("cifar10", "cifar10_one_step"),
         "fashion_mnist, cnn": ("fashion_mnist",),
         f"fashion_mnist, {only('skew_fashion_mnist', 'model')}": ("skew_fashion_mnist",),
+        "fashion_mnist, lenet": ("fashion_mnist_lenet",),
     }
     status = {
         page: pd.concat([longest(exported(one, "result")).result.map(lambda result: result["status"]) for one in some])
@@ -130,7 +133,7 @@ def _counts() -> list[str]:
 
 def _settings() -> list[str]:
     """Return the settings below the table of values, and how many rows are not in it."""
-    (rate,), steps = chosen("cifar10_one_step").lr.unique(), SEARCHED["skew_fashion_mnist"]
+    (rate,) = chosen("cifar10_one_step").lr.unique()
     left_out = len(in_order(list(COLUMNS.values()))) - MOST_ROWS
     return [
         f"digits, {only('skew', 'model')} (skew): "
@@ -139,13 +142,20 @@ def _settings() -> list[str]:
         f"cifar10, cnn (cifar10_one_step): {_listed('cifar10_one_step', 'batch_size', 'E', 'augment')}, "
         f"{only('cifar10_one_step', 'partition')}, {_listed('cifar10_one_step', 'clients', 'rounds')}; after the last "
         f"round; lr {rate:g}.",
-        f"fashion_mnist, {only('skew_fashion_mnist', 'model')}: "
-        f"{_listed('skew_fashion_mnist', 'batch_size', 'E', 'val_fraction')}, fedavg, "
-        f"{_listed('skew_fashion_mnist', 'clients')}, rounds {steps // only('skew_fashion_mnist', 'E')}; mean of the "
-        f"last {TAIL['skew_fashion_mnist']} evaluations; the best lr of each row and column, chosen on held-out "
-        "training data.",
+        *map(_searched, ("fashion_mnist_lenet", "skew_fashion_mnist")),
         f"{left_out} more rows are in the details.",
     ]
+
+
+def _searched(sweep: str) -> str:
+    """Return the settings of a sweep with successive halving; the partition where it is no axis."""
+    partitions = federated(sweep).partition.unique()
+    where = f"{partitions[0]}, " if len(partitions) == 1 else ""
+    return (
+        f"fashion_mnist, {only(sweep, 'model')}: {_listed(sweep, 'batch_size', 'E', 'val_fraction')}, fedavg, "
+        f"{where}{_listed(sweep, 'clients')}, rounds {SEARCHED[sweep] // only(sweep, 'E')}; mean of the last "
+        f"{TAIL[sweep]} evaluations; the best lr of each row and column, chosen on held-out training data."
+    )
 
 
 def _listed(sweep: str, *names: str) -> str:
@@ -155,7 +165,7 @@ def _listed(sweep: str, *names: str) -> str:
 
 def _captions(percent: str) -> list[str]:
     """Return the parts of the figures' captions that contain a number."""
-    model, rows = only("skew", "model"), len(in_order(list(COLUMNS.values())[:3]))
+    model, rows = only("skew", "model"), len(in_order(list(COLUMNS.values())[:2]))
     marks = (
         f"paired by seed, with {percent} intervals; filled: the corrected test shows a difference, hollow: it does "
         f"not; grey: {WITHIN.removeprefix('equivalent ')}"

@@ -8,16 +8,16 @@ from collections.abc import Hashable, Mapping
 import pandas as pd
 
 from tests.audit import published
-from tests.audit.planned import CONSTANTS, WITHIN, Comparison, added_by_skew, gains
+from tests.audit.planned import CONSTANTS, WITHIN, Comparison, added_by_skew, comparisons, gains
 from tests.audit.runs import ROOT, SEARCHED, TAIL, chosen, federated, only
 from tests.audit.tables import CONFIDENCE, At, Row, values
 
 #: The columns of the table, with their heads.
 COLUMNS: dict[str, At] = {
     "digits, one class": ("skew", ("classes:1", 10)),
-    "digits, Dirichlet(0.1)": ("skew", ("dirichlet:0.1", 10)),
     "digits, iid": ("skew", ("iid", 10)),
     "Fashion-MNIST, one class": ("skew_fashion_mnist", ("classes:1",)),
+    "the same, LeNet": ("fashion_mnist_lenet", ("classes:1",)),
     "CIFAR-10, one class": ("cifar10_one_step", ("classes:1",)),
 }
 
@@ -63,6 +63,7 @@ def sentences() -> list[str]:
         _by_skew_and_steps(),
         _against_constants(),
         _against_the_constant(),
+        _in_a_convolutional_network(),
         _fedyogi(),
         *_settings(),
         _without_drift(),
@@ -107,6 +108,18 @@ def _against_the_constant() -> str:
     return f"(of {len(against)} comparisons {WORDS[len(different)]} shows a difference, {shown} points)"
 
 
+def _in_a_convolutional_network() -> str:
+    """Return what a constant and the normalizations gain in LeNet after long training."""
+    against = {(one.value, one.against): one for one in comparisons("fashion_mnist_lenet")}
+    assert {one.verdict for at, one in against.items() if at != ("ln", "none")} == {"open"}
+    assert against["ln", "none"].verdict == "more"
+    return (
+        f"In LeNet, after {SEARCHED['fashion_mnist_lenet']:,} local steps, layer norm gains "
+        f"{_gain(against['ln', 'none'])} points; over the constant feature norm gains "
+        f"{_gain(against['fn', 'scale'])} and layer norm {_gain(against['ln', 'scale'])} (open)."
+    )
+
+
 def _gain(one: Comparison) -> str:
     return f"{one.mean:.1f} ± {one.half_width:.1f}"
 
@@ -129,8 +142,10 @@ def _fedyogi() -> str:
 
 def _settings() -> list[str]:
     """Return the settings of the table."""
-    skew, fashion, cifar10 = (federated(sweep) for sweep in ("skew", "skew_fashion_mnist", "cifar10_one_step"))
-    (clients,) = pd.concat([skew, fashion, cifar10]).clients.unique()
+    skew, fashion, lenet, cifar10 = (
+        federated(sweep) for sweep in ("skew", "skew_fashion_mnist", "fashion_mnist_lenet", "cifar10_one_step")
+    )
+    (clients,) = pd.concat([skew, fashion, lenet, cifar10]).clients.unique()
     (of_paper,) = published.published().dropna(subset="p").rounds.unique()
     (rate,) = chosen("cifar10_one_step").lr.unique()
     rounds, steps = only("cifar10_one_step", "rounds"), only("skew_fashion_mnist", "E")
@@ -141,13 +156,15 @@ def _settings() -> list[str]:
         (one.seed.nunique(), one.lr.nunique(), only(name, "model"))
         for name, one in (("skew", skew), ("skew_fashion_mnist", fashion))
     ]
-    assert alike[0] == alike[1] and TAIL["skew"] == TAIL["skew_fashion_mnist"]
+    assert alike[0] == alike[1] and TAIL["skew"] == TAIL["skew_fashion_mnist"] == TAIL["fashion_mnist_lenet"]
+    assert only("fashion_mnist_lenet", "E") == steps
     return [
         f"Accuracy in %, mean ± half-width of its {100 * CONFIDENCE:.0f} % interval",
         f"{WORDS[clients].capitalize()} clients. Digits and Fashion-MNIST: MLP, {only('skew', 'rounds')} and "
         f"{rounds_of} rounds of E = {steps} local steps, {WORDS[skew.seed.nunique()]} seeds, mean of the last "
         f"{WORDS[TAIL['skew']]} evaluations, the best of {WORDS[skew.lr.nunique()]} learning rates on held-out "
-        "training data. CIFAR-10: CNN, "
+        f"training data; LeNet: {SEARCHED['fashion_mnist_lenet'] // steps:,} rounds, "
+        f"{WORDS[lenet.seed.nunique()]} seeds, {WORDS[lenet.lr.nunique()]} learning rates. CIFAR-10: CNN, "
         f"{WORDS[cifar10.seed.nunique()]} seed, the paper's learning rate of "
         f"{rate}, E = {only('cifar10_one_step', 'E')} and {rounds:,} rounds, with the published numbers in brackets",
     ]

@@ -33,19 +33,26 @@ COLUMNS = {
     "rank_dose": ["partition", "lr"],
     "fashion_mnist": ["partition"],
     "skew_fashion_mnist": ["partition"],
+    "fashion_mnist_lenet": ["partition"],
     "phase_digits": ["partition", "E"],
     "phase_fashion_mnist": ["partition", "E"],
     "constants": ["partition"],
     "constants_of_a_deeper_network": ["partition"],
     "cifar10_one_step": ["partition"],
+    "cifar10_ten_steps": ["partition"],
 }
 
 #: Sweeps whose values are means of the last evaluations, and whose learning rates are chosen on held-out data; those of
 #: the others are the last accuracy on the test data.
-TAIL = {"skew": 5, "skew_fashion_mnist": 5, "phase_diagram": 5, "scale_or_geometry": 5}
+TAIL = {"skew": 5, "skew_fashion_mnist": 5, "fashion_mnist_lenet": 5, "phase_diagram": 5, "scale_or_geometry": 5}
 
 #: Sweeps with successive halving, and the local steps of whole runs; runs of fewer steps were dropped.
-SEARCHED = {"skew_fashion_mnist": 2000, "phase_diagram": 1000, "scale_or_geometry": 1000}
+SEARCHED = {
+    "skew_fashion_mnist": 2000,
+    "fashion_mnist_lenet": 10000,
+    "phase_diagram": 1000,
+    "scale_or_geometry": 1000,
+}
 
 #: A place on the axes of a column.
 Place = tuple[str | int | float, ...]

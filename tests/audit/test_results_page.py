@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.audit import pages
-from tests.audit.planned import CONSTANTS, WITHIN, Comparison, added_by_skew, gains
+from tests.audit.planned import CONSTANTS, WITHIN, Comparison, added_by_skew, comparisons, gains
 from tests.audit.readme import PHASES
 from tests.audit.runs import federated
 from tests.audit.tables import values
@@ -105,6 +105,39 @@ def test_where_a_normalization_gains_on_fashion_mnist() -> None:
         f"{three[0]:.1f} to {three[-1]:.1f} with three and {five[0]:.1f} to {five[-1]:.1f} with five; with ten it is "
         f"{min(ten):.1f} to {max(ten):.1f}."
     ) in text(PHASE)
+
+
+@pytest.mark.slow
+def test_what_the_comparisons_in_lenet_show() -> None:
+    said, at = text("Fashion-MNIST: scale or geometry"), values(("fashion_mnist_lenet", ("classes:1",)))
+    ends = [at["mean"]["fedavg", norm, "linear"] for norm in ("none", "scale", "fn", "ln")]
+    assert (
+        "FedAvg ends at {:.1f} % without a normalization, {:.1f} % with the constant, {:.1f} % with feature and "
+        "{:.1f} % with layer normalization"
+    ).format(*ends) in said
+    found = {(one.value, one.against): one for one in comparisons("fashion_mnist_lenet")}
+    assert {one.verdict for names, one in found.items() if names != ("ln", "none")} == {"open"}
+    assert found["ln", "none"].verdict == "more"
+    gain, *over = (
+        f"{found[names].mean:.1f} ± {found[names].half_width:.1f}"
+        for names in (("ln", "none"), ("fn", "scale"), ("ln", "scale"))
+    )
+    assert f"layer normalization gains {gain} points" in said
+    of_mlp = {one.value: one for one in gains("skew_fashion_mnist", "scale") if one.column == ("classes:1",)}
+    fn, ln = (f"{of_mlp[norm].mean:.1f} ± {of_mlp[norm].half_width:.1f}" for norm in ("fn", "ln"))
+    assert f"gain {over[0]} and {over[1]} points; in the MLP it was {fn} and {ln}." in said
+
+
+@pytest.mark.slow
+def test_what_the_networks_of_the_published_code_show() -> None:
+    mean = values(("cifar10_ten_steps", ("classes:1",)))
+    shown = [mean.loc["fedavg", norm, "linear"] for norm in ("none", "fn", "ln-static")]
+    of_norm = {(one.value, one.against): one for one in comparisons("cifar10_ten_steps")}
+    assert [one.verdict for one in of_norm.values()] == ["more", "more", "open"]
+    gain = [f"{one.mean:.1f} ± {one.half_width:.1f}" for one in of_norm.values()]
+    said = text("At a hundredth of the paper's length")
+    assert "{}, {} and {} %".format(*(f"{one['mean']:.1f} ± {one.half_width:.1f}" for one in shown)) in said
+    assert f"gain {gain[0]} and {gain[1]} points over none, and the second {gain[2]} over the first (open)" in said
 
 
 @pytest.mark.slow
