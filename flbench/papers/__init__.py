@@ -60,7 +60,12 @@ def papers(*, published: bool = False, tolerance: float = WIDEST, why: bool = Fa
     label_skew = Paper(
         figures=(
             FigureKind("published", "ours against the published numbers", figures.published, order=60),
-            FigureKind("why", "accuracy against the rank and growth of features, and against sharpness", figures.why),
+            FigureKind(
+                "why",
+                "accuracy against the rank and growth of features, and against sharpness",
+                figures.why,
+                on_first_page=True,
+            ),
             FigureKind("sharpening", "lr x lambda_max / 2 over rounds", figures_sharpening.sharpening),
             FigureKind(
                 "overfit", "class accuracies before and after local steps on one client", figures_one_class.overfit
