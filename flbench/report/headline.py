@@ -114,7 +114,7 @@ class Answer:
 
 def answers(sections: Sequence[Section], found: Headline | None) -> list[Answer]:
     """Return the planned comparisons of the first page: those of each section, then its interactions."""
-    answers = []
+    compared = []
     for section in sections:
         headed = [column.name for column in found.columns if column.section is section] if found else []
         for is_interaction in (False, True):
@@ -122,8 +122,8 @@ def answers(sections: Sequence[Section], found: Headline | None) -> list[Answer]
             if some and section.layout.headline != ():
                 every = list(dict.fromkeys(one.column for one in some))
                 columns = [column for column in headed if column in every] or every[:MOST_COMPARED]
-                answers.append(Answer(section, some, tuple(columns)))
-    return answers
+                compared.append(Answer(section, some, tuple(columns)))
+    return compared
 
 
 def headline(sections: Sequence[Section]) -> Headline | None:

@@ -63,8 +63,9 @@ def _draw(rows: Sequence[tuple[Section, Sequence[Planned]]], references: Sequenc
         lowest.set_xlabel(no_math(f"against {name}"))
         lowest.tick_params(labelbottom=True)
     add_legend(figure, styles)
-    metric = METRICS[section.layout.metric]
+    first = rows[0][0]
+    metric = METRICS[first.layout.metric]
     unit = " (points)" if metric.percent else ""
     set_title(figure, f"Planned comparisons: differences in {metric.title}{unit}")
     title = f"Planned comparisons against {' and '.join(references)}"
-    return Drawing("overview", f"{title}, {legend_text(section)}", figure)
+    return Drawing("overview", f"{title}, {legend_text(first)}", figure)
