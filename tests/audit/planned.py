@@ -41,6 +41,11 @@ class Comparison(Plan):
     p: float = 1.0  # of the test of a difference, corrected
     verdict: str = ""
 
+    @property
+    def text(self) -> str:
+        """The difference as pages have it in sentences: ``3.8 ± 2.3``."""
+        return f"{self.mean:.1f} ± {self.half_width:.1f}"
+
 
 def _plans(
     field: str, values: list[str], against: str, method: str = "", between: tuple[str, str] | None = None

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 import pandas as pd
 
 from tests.audit import published
-from tests.audit.planned import CONSTANTS, WITHIN, Comparison, added_by_skew, comparisons, gains
+from tests.audit.planned import CONSTANTS, WITHIN, added_by_skew, comparisons, gains
 from tests.audit.runs import ROOT, SEARCHED, TAIL, chosen, federated, only
 from tests.audit.tables import CONFIDENCE, At, Row, values
 
@@ -78,7 +78,7 @@ def _by_skew_and_steps() -> str:
     }
     for of in added.values():
         assert of[1].verdict in (WITHIN, "open") and {of[steps].verdict for steps in (10, 20, 50)} == {"more"}
-    said = [_gain(of[steps]) for of in added.values() for steps in (1, 10, 50)]
+    said = [of[steps].text for of in added.values() for steps in (1, 10, 50)]
     digits, fashion = (max(one.mean for one in gains(data, "none") if one.column[0] == "classes:10") for data in PHASES)
     return (
         f"At equal training ({SEARCHED['phase_diagram']:,} local steps in all) layer normalization gains this much "
@@ -104,7 +104,7 @@ def _against_the_constant() -> str:
     """Return what the comparisons of three normalizations with the constant show on digits."""
     against = gains("skew", "scale", "fedavg")
     different = [one for one in against if one.verdict.startswith(("more", "less"))]
-    (shown,) = map(_gain, different)
+    (shown,) = (one.text for one in different)
     return f"(of {len(against)} comparisons {WORDS[len(different)]} shows a difference, {shown} points)"
 
 
@@ -115,13 +115,9 @@ def _in_a_convolutional_network() -> str:
     assert against["ln", "none"].verdict == "more"
     return (
         f"In LeNet, after {SEARCHED['fashion_mnist_lenet']:,} local steps, layer norm gains "
-        f"{_gain(against['ln', 'none'])} points; over the constant feature norm gains "
-        f"{_gain(against['fn', 'scale'])} and layer norm {_gain(against['ln', 'scale'])} (open)."
+        f"{against['ln', 'none'].text} points; over the constant feature norm gains "
+        f"{against['fn', 'scale'].text} and layer norm {against['ln', 'scale'].text} (open)."
     )
-
-
-def _gain(one: Comparison) -> str:
-    return f"{one.mean:.1f} ± {one.half_width:.1f}"
 
 
 def _fedyogi() -> str:
@@ -136,7 +132,7 @@ def _fedyogi() -> str:
         f"With one class and {WORDS[only('constants', 'E')]} local steps it ends without a normalization at {yogi[0]} "
         f"% on digits and {yogi[1]} % on Fashion-MNIST after {SEARCHED['scale_or_geometry']:,} steps; FedAvg with "
         f"layer norm at {avg[0]} and {avg[1]} %. On Fashion-MNIST feature norm changes this by "
-        f"{_gain(with_norm['fn'])} points (equivalent), layer norm by {_gain(with_norm['ln'])}."
+        f"{with_norm['fn'].text} points (equivalent), layer norm by {with_norm['ln'].text}."
     )
 
 

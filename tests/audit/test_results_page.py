@@ -118,13 +118,10 @@ def test_what_the_comparisons_in_lenet_show() -> None:
     found = {(one.value, one.against): one for one in comparisons("fashion_mnist_lenet")}
     assert {one.verdict for names, one in found.items() if names != ("ln", "none")} == {"open"}
     assert found["ln", "none"].verdict == "more"
-    gain, *over = (
-        f"{found[names].mean:.1f} ± {found[names].half_width:.1f}"
-        for names in (("ln", "none"), ("fn", "scale"), ("ln", "scale"))
-    )
+    gain, *over = (found[names].text for names in (("ln", "none"), ("fn", "scale"), ("ln", "scale")))
     assert f"layer normalization gains {gain} points" in said
     of_mlp = {one.value: one for one in gains("skew_fashion_mnist", "scale") if one.column == ("classes:1",)}
-    fn, ln = (f"{of_mlp[norm].mean:.1f} ± {of_mlp[norm].half_width:.1f}" for norm in ("fn", "ln"))
+    fn, ln = (of_mlp[norm].text for norm in ("fn", "ln"))
     assert f"gain {over[0]} and {over[1]} points; in the MLP it was {fn} and {ln}." in said
 
 
@@ -134,7 +131,7 @@ def test_what_the_networks_of_the_published_code_show() -> None:
     shown = [mean.loc["fedavg", norm, "linear"] for norm in ("none", "fn", "ln-static")]
     of_norm = {(one.value, one.against): one for one in comparisons("cifar10_ten_steps")}
     assert [one.verdict for one in of_norm.values()] == ["more", "more", "open"]
-    gain = [f"{one.mean:.1f} ± {one.half_width:.1f}" for one in of_norm.values()]
+    gain = [one.text for one in of_norm.values()]
     said = text("At a hundredth of the paper's length")
     assert "{}, {} and {} %".format(*(f"{one['mean']:.1f} ± {one.half_width:.1f}" for one in shown)) in said
     assert f"gain {gain[0]} and {gain[1]} points over none, and the second {gain[2]} over the first (open)" in said
