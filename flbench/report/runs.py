@@ -300,8 +300,8 @@ def _complete(values: Sequence[float | None]) -> list[float]:
 def covering(results: Sequence[Result], rounds: int, experiment: Experiment) -> Result | None:
     """Return the result with a record of ``rounds``, or else one that diverged before; None where there is neither.
 
-    Results on the data and with the plug-ins of the experiment come first; others are shown as what they are.
-    ``eval_every`` does not matter, because evaluating more often does not change the record.
+    Results on the data and with the plug-ins of the experiment come first, others are shown as what they are. Then come
+    those with its probes. ``eval_every`` does not matter, because evaluating more often does not change the record.
     """
     recorded = [result for result in results if _has_record(result, rounds)]
     diverged = [result for result in results if result.status == "diverged" and result.rounds <= rounds]
@@ -310,7 +310,12 @@ def covering(results: Sequence[Result], rounds: int, experiment: Experiment) -> 
         return candidates[0] if candidates else None
     request = RunRequest.of(experiment)
     # Sorted by content, so that a store and a file exported from it give the same result.
-    return min(candidates, key=lambda r: (not r.is_of(request), r.rounds, len(r.evaluated), r.published))
+    return min(candidates, key=lambda r: (*_lacks(r, request), r.rounds, len(r.evaluated), r.published))
+
+
+def _lacks(result: Result, request: RunRequest) -> tuple[bool, bool]:
+    """Whether a result is not on the data and plug-ins of a request, and whether it misses a probe."""
+    return not result.is_of(request), not request.probes <= result.probes
 
 
 def _has_record(result: Result, rounds: int) -> bool:

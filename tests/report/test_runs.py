@@ -53,6 +53,14 @@ def test_intermediate_evaluations_do_not_matter(tmp_path: Path) -> None:
     assert accuracies(runs_of(store, experiment(eval_every=1))) == [0.9]
 
 
+def test_a_result_with_the_requested_probes_counts(tmp_path: Path) -> None:
+    store, probed = Store(tmp_path), experiment(probes=["features"])
+    finish(store, experiment(), 0.6)
+    finish(store, probed, lines=records([0, 10, 20], 0.8))
+    assert accuracies(runs_of(store, experiment())) == [0.6], "the fewest evaluations"
+    assert accuracies(runs_of(store, probed)) == [0.8]
+
+
 def test_without_a_request_the_seeds_of_a_cell_count_at_the_same_round(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(seed=0), lines=records([10, 20], 0.6))
