@@ -30,11 +30,11 @@ from flbench.report.units import distinct
 #: Kinds of figures that stand in the chapter where a report has one.
 KINDS = ("why", "sharpening", "overfit", "features")
 
-NO_PROBES = (
-    "No finished run recorded probes. Turn them on and run the sweep again, each with its interval in rounds, a "
-    "multiple of `eval_every`: "
+TURN_ON = (
+    "Turn them on and run the sweep again, each with its interval in rounds, a multiple of `eval_every`: "
     "`flbench sweep SPEC --set 'probes={features: 50, drift: 50, sharpness: 100}'`."
 )
+NO_PROBES = f"No finished run recorded probes. {TURN_ON}"
 NO_ACCURACY = "The claims are about accuracies, and this report's metric is none: they are not judged."
 
 #: What the columns of the table of cells are.
@@ -100,21 +100,21 @@ def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Syn
 def blocks(found: Sequence[Synthesis], pictures: Mapping[tuple[str, str], Sequence[Figure]]) -> Iterator[Block]:
     """Yield the chapter; the pictures of a data set and model stand with the last synthesis on it."""
     yield Heading(2, "Why")
-    if not any(one.seen for one in found):
+    seen = [one for one in found if one.seen]
+    if not seen:
         yield Paragraph(NO_PROBES)
         return
     yield Paragraph(READING)
-    last = {one.place: one for one in found}
-    for one in found:
+    last = {one.place: one for one in seen}
+    for one in seen:
         if len(found) > 1:
             yield Heading(3, f"Why: {one.title}")
         yield from _synthesis_blocks(one, pictures.get(one.place, ()) if last[one.place] is one else ())
+    if others := "; ".join(one.title for one in found if not one.seen):
+        yield Paragraph(f"No finished run of the other sections recorded probes ({literal(others)}). {TURN_ON}")
 
 
 def _synthesis_blocks(found: Synthesis, pictures: Sequence[Figure]) -> Iterator[Block]:
-    if not found.seen:
-        yield Paragraph(NO_PROBES)
-        return
     if found.seen < found.finished:
         yield Paragraph(f"{found.seen} of {found.finished} finished runs recorded probes; only these are read.")
     if not found.mechanisms:

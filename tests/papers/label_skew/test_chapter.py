@@ -7,6 +7,7 @@ import math
 import os
 import re
 from base64 import b64decode
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
@@ -20,10 +21,11 @@ from flbench.data.datasets import load
 from flbench.engine.model_access import ModelAccess
 from flbench.engine.setup import make_network, make_trainer
 from flbench.papers.label_skew import figures
-from flbench.papers.label_skew.chapter import NO_PROBES, synthesize
+from flbench.papers.label_skew.chapter import NO_PROBES, TURN_ON, blocks, synthesize
 from flbench.papers.label_skew.correlations import Mechanism, RankCorrelation
 from flbench.probes import Observation
 from flbench.probes.features import Features
+from flbench.report.blocks import Heading, Paragraph
 from flbench.report.claims import Claim
 from flbench.report.correlation import Correlation
 from flbench.report.figures.drawing import save_as
@@ -279,6 +281,15 @@ def test_without_probes_the_chapter_says_how_to_turn_them_on() -> None:
     assert f"## Why\n\n{NO_PROBES}\n" in markdown_of(found)
     assert "--set 'probes={features: 50, drift: 50, sharpness: 100}'" in NO_PROBES
     assert to_json(found)["why"][0]["runs_with_probes"] == 0
+
+
+def test_sections_without_probes_stand_in_one_sentence() -> None:
+    (probed,) = syntheses_of(board(probed_runs(lambda request: Measured(0.5), methods=["fedavg"], norms=["none"])))
+    others = [replace(probed, title=title, seen=0) for title in ("cifar10, cnn", "mnist, lenet")]
+    found = list(blocks((others[0], probed, others[1]), {}))
+    assert [one.text for one in found if isinstance(one, Heading)] == ["Why", f"Why: {probed.title}"]
+    last = f"No finished run of the other sections recorded probes (cifar10, cnn; mnist, lenet). {TURN_ON}"
+    assert found[-1] == Paragraph(last)
 
 
 def test_the_chapter_is_there_only_on_request() -> None:
