@@ -88,7 +88,11 @@ PLANNED = {
         *_plans("head", ["cosine", "etf"], "linear"),
         *_plans("norm", ["scale", "fn", "ln", "gn"], "none", between=("classes:1", "iid")),
     ],
-    "fashion_mnist_lenet": [*_plans("norm", ["scale", "fn", "ln"], "none"), *_plans("norm", ["fn", "ln"], "scale")],
+    "fashion_mnist_lenet": [
+        *_plans("norm", ["scale", "fn", "ln", "gn"], "none"),
+        *_plans("norm", ["fn", "ln", "gn"], "scale"),
+        *_plans("norm", ["scale", "fn", "ln", "gn"], "none", between=("classes:1", "iid")),
+    ],
     "cifar10_ten_steps": [*_plans("norm", ["fn", "ln-static"], "none"), *_plans("norm", ["ln-static"], "fn")],
     "phase_digits": _PHASES,
     "phase_fashion_mnist": _PHASES,
