@@ -238,10 +238,10 @@ def test_fedntd_ignores_the_true_class() -> None:
     moved = z.detach() + torch.tensor([[9.0, 0.0, 0.0], [0.0, 0.0, -7.0]], dtype=torch.float64)
     f = torch.zeros(2, 2, dtype=torch.float64)
     ntd = parsed("fedntd")
-    assert float(ntd.penalty({}, batch_of(f, z, [0, 2], server=Outputs(f, moved)), context_of({}))) < 1e-15
+    assert ntd.penalty({}, batch_of(f, z, [0, 2], server=Outputs(f, moved)), context_of({})).item() < 1e-15
     value = ntd.penalty({}, batch_of(f, z, [0, 1], server=Outputs(f, moved)), context_of({}))
     (g,) = torch.autograd.grad(value, z)
-    assert float(value) > 0
+    assert value.item() > 0
     assert g[0, 0] == g[1, 1] == 0
     assert g.sum(1).abs().max() < 1e-15
     assert g.isfinite().all()
