@@ -43,8 +43,8 @@ search: {axis: lr, rungs: [2, 6, 20], keep: 1/2}
 report: {cols: [partition]}
 """
 
-#: The values at rounds 2, 6 and 20 of both seeds, by norm and learning rate.
-VALUES = {
+#: The values at rounds 2, 6 and 20 of both seeds, by norm and learning rate; None where they diverge.
+VALUES: dict[str, dict[float, tuple[float | None, ...]]] = {
     "none": {0.001: (0.1, 0.2, 0.9), 0.01: (0.3, 0.4, 0.5), 0.1: (0.5, 0.5, 0.6), 0.5: (0.4, 0.6, 0.8), 1: (0.2, 0, 0)},
     "ln": {0.001: (0.4, 0.3, 0.1), 0.01: (0.4, 0.2, 0.1), 0.1: (0.4, 0.4, 0.4), 0.5: (0.4, 0.1, 0.1), 1: (0.1, 0, 0)},
 }
@@ -70,7 +70,11 @@ def train(experiment: Any, attempt: Attempt, *, should_stop: Callable[[], bool])
             break
         if round > began:
             index = (round > 2) + (round > 6)
-            value = VALUES[norm][lr][index] + 0.01 * experiment.seed
+            value = VALUES[norm][lr][index]
+            if value is None:
+                reached, status = round, "diverged"
+                break
+            value += 0.01 * experiment.seed
             attempt.record({"round": round, "acc": value / 2, "val_acc": value})
     (attempt.path / "began").write_text(str(began))
     attempt.save_checkpoint(reached, lambda file: file.write(b"x"))
@@ -187,6 +191,19 @@ def test_the_report_shows_what_was_dropped_and_the_budget_of_every_row(store: St
     frame = tidy(part.collection.runs)
     assert sorted(frame[frame.state == "dropped"].dropped) == [2] * 4 + [6] * 6
     assert frame[frame.state == "dropped"].reached.tolist() == frame[frame.state == "dropped"].dropped.tolist()
+
+
+@pytest.mark.parametrize("diverging", [[0.5], [0.1, 0.5]])
+def test_the_report_says_where_all_kept_settings_diverged(
+    store: Store, sweep: Sweep, monkeypatch: pytest.MonkeyPatch, diverging: list[float]
+) -> None:
+    """Two settings of none go on to the end."""
+    for lr in diverging:
+        monkeypatch.setitem(VALUES["none"], lr, (0.5, 0.6, None))
+    go(store, sweep)
+    hint = "In 1 of 2 cells every setting that went on diverged with a seed: a larger `keep` takes more to the end."
+    text = unfolded_of(build(parts_of(StoreSource(store), [sweep])))
+    assert (hint in text) == ("| fedavg | none | 2/2 diverged<br>none complete of 5 |" in text) == (len(diverging) == 2)
 
 
 def test_status_and_dry_run_count_dropped_runs_as_ended(store: Store, sweep: Sweep) -> None:

@@ -55,11 +55,14 @@ def tune(cells: Sequence[Cell], layout: Layout) -> Tuned:
 
 
 def _ranked(settings: Sequence[Cell], axes: Sequence[str], select_by: SelectBy) -> tuple[Cell, ...]:
-    """Return settings in the order of a rule: complete ones by their score, then the others by their finished seeds."""
+    """Return settings in the order of a rule: complete ones by their score, then the others by their finished seeds.
 
-    def key(cell: Cell) -> tuple[bool, float]:
+    Of those without finished seeds the ones that a search dropped are last.
+    """
+
+    def key(cell: Cell) -> tuple[bool, float, bool]:
         score = _score(cell, select_by)
-        return score is None, -len(cell.values) if score is None else -score
+        return score is None, -len(cell.values) if score is None else -score, cell.dropped is not None
 
     return tuple(sorted(sorted(settings, key=lambda cell: [cell.tick(axis) for axis in axes]), key=key))
 

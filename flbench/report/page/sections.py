@@ -173,8 +173,18 @@ def _search_text(section: Section, search: Halving) -> str:
     return (
         f"**Search:** after {rungs} rounds the best {search.keep} of the settings of a row and "
         f"column by their mean `{search.metric}` went on, and the others were dropped. Budget of every row in a "
-        f"column, over all settings and seeds: {given}."
+        f"column, over all settings and seeds: {given}.{_lost_text(section)}"
     )
+
+
+def _lost_text(section: Section) -> str:
+    """Return in how many cells no setting has all seeds at the end because of divergence; empty for none."""
+    cells = [cell for table in section.tuned for cell in table.cells.values()]
+    lost = sum(any(run.state == "diverged" for run in cell.runs) for cell in cells)  # one with all seeds comes first
+    if not lost:
+        return ""
+    said = f"In {lost} of {len(cells)} cells every setting that went on diverged with a seed"
+    return f" {said}: a larger `keep` takes more to the end."
 
 
 def _tables(tables: Sequence[Table], level: int) -> Iterator[Block]:
