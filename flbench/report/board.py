@@ -66,6 +66,16 @@ class Section:
         """The number of tuned cells whose setting is at the edge of the grid."""
         return sum(cell.at_edge for table in self.tuned for cell in table.cells.values())
 
+    @property
+    def lost(self) -> int:
+        """The number of tuned cells without a setting that kept all seeds, with none left to train."""
+        return sum(cell.lost for table in self.tuned for cell in table.cells.values())
+
+    @property
+    def choices(self) -> int:
+        """The number of tuned cells."""
+        return sum(len(table.cells) for table in self.tuned)
+
 
 @dataclass(frozen=True)
 class Picture:

@@ -93,6 +93,7 @@ class Cell:
     elsewhere: int = 0  # runs of this configuration on other data
     chosen: str = ""  # how its hyperparameters were chosen, if they were
     at_edge: bool = False  # whether a chosen one is the lowest or the highest that was tried
+    lost: bool = False  # whether it stands for settings of which each was dropped or diverged with a seed
     # Significant digits by axis, where four are too few.
     digits: Mapping[str, int] = field(default_factory=dict, compare=False)
     copies: tuple[Cell, ...] = ()  # cells of the same unit whose rows are merged with this one's

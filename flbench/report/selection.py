@@ -71,7 +71,8 @@ def _chosen(settings: Sequence[Cell], axes: Sequence[str], select_by: SelectBy) 
     """Return the first of ranked settings, with the text that says how it was chosen."""
     best, number = settings[0], len(settings)
     if number > 1 and _score(best, select_by) is None:
-        return dataclasses.replace(best, chosen=f"none complete of {number}")
+        lost = all(cell.dropped is not None or "diverged" in cell.gaps for cell in settings)
+        return dataclasses.replace(best, chosen=f"none complete of {number}", lost=lost)
     at_edge = any(_is_end(best, settings, axis) for axis in axes)
     parts = [place_label(axes, [best.tick(axis) for axis in axes])]
     parts += [f"best of {number}"] if number > 1 else []

@@ -134,6 +134,13 @@ def test_incomplete_settings_cannot_be_chosen() -> None:
     assert chosen(board(*diverged)) == {"fedavg none classes:1": (None, "none complete of 2")}
 
 
+def test_settings_are_lost_when_none_is_left_to_train() -> None:
+    diverged = [run(None, "diverged", lr=lr) for lr in (0.1, 1.0)]
+    assert board(*diverged).sections[0].lost == 1
+    assert board(*diverged, run(None, "running", lr=0.01)).sections[0].lost == 0
+    assert board(*diverged, run(0.5, lr=0.01)).sections[0].lost == 0
+
+
 def test_select_by_val_chooses_settings_by_validation_accuracy() -> None:
     runs = [run(0.9, more={"val_acc": 0.1}, lr=0.01), run(0.4, more={"val_acc": 0.3}, lr=0.1)]
     assert chosen(board(*runs, select_by="val")) == {"fedavg none classes:1": (0.4, "lr 0.1, best of 2")}

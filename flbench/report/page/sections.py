@@ -160,8 +160,9 @@ def _edge_text(section: Section) -> str:
     """Return in how many cells a better setting may be outside the grid; empty for none."""
     if not section.at_edge:
         return ""
-    cells = sum(len(table.cells) for table in section.tuned)
-    return f" In {section.at_edge} of {cells} cells it is at the edge of the grid: a better one may lie outside."
+    return (
+        f" In {section.at_edge} of {section.choices} cells it is at the edge of the grid: a better one may lie outside."
+    )
 
 
 def _search_text(section: Section, search: Halving) -> str:
@@ -178,12 +179,10 @@ def _search_text(section: Section, search: Halving) -> str:
 
 
 def _lost_text(section: Section) -> str:
-    """Return in how many cells no setting has all seeds at the end because of divergence; empty for none."""
-    cells = [cell for table in section.tuned for cell in table.cells.values()]
-    lost = sum(any(run.state == "diverged" for run in cell.runs) for cell in cells)  # one with all seeds comes first
-    if not lost:
+    """Return in how many cells no setting kept all seeds to the end; empty for none."""
+    if not section.lost:
         return ""
-    said = f"In {lost} of {len(cells)} cells every setting that went on diverged with a seed"
+    said = f"In {section.lost} of {section.choices} cells every setting that went on diverged with a seed"
     return f" {said}: a larger `keep` takes more to the end."
 
 
