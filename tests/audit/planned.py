@@ -138,9 +138,10 @@ def comparisons(sweep: str) -> tuple[Comparison, ...]:
     )
 
 
-def gains(sweep: str, against: str, method: str = "") -> list[Comparison]:
-    """Return the planned comparisons with one value, without interactions."""
-    return [one for one in comparisons(sweep) if (one.against, one.method, one.between) == (against, method, None)]
+def gains(sweep: str, against: str, method: str = "", column: Place | None = None) -> list[Comparison]:
+    """Return the planned comparisons with one value, without interactions, of one column or of all."""
+    some = [one for one in comparisons(sweep) if (one.against, one.method, one.between) == (against, method, None)]
+    return [one for one in some if column in (None, one.column)]
 
 
 def added_by_skew(sweep: str) -> dict[tuple[str, str | int | float], Comparison]:

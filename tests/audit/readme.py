@@ -90,8 +90,7 @@ def _by_skew_and_steps() -> str:
 
 def _against_constants() -> str:
     """Return what feature and layer norm gain more than each constant on Fashion-MNIST with one class."""
-    more = [one for constant in CONSTANTS for one in gains("constants", constant, "fedavg")]
-    more = [one for one in more if one.column == ("classes:1",)]
+    more = [one for constant in CONSTANTS for one in gains("constants", constant, "fedavg", ("classes:1",))]
     assert all(one.verdict.startswith("more") for one in more) and {one.value for one in more} == {"fn", "ln"}
     means = [one.mean for one in more]
     return (
@@ -111,7 +110,7 @@ def _against_the_constant() -> str:
 def _in_a_convolutional_network() -> str:
     """Return what a constant and the normalizations gain in LeNet after long training, with one class and with all."""
     of_place = [
-        {one.value: one for one in gains("fashion_mnist_lenet", "none") if one.column == (partition,)}
+        {one.value: one for one in gains("fashion_mnist_lenet", "none", column=(partition,))}
         for partition in ("classes:1", "iid")
     ]
     assert [{one.verdict for one in of.values()} for of in of_place] == [{"open"}, {WITHIN}]

@@ -112,7 +112,7 @@ def test_where_a_normalization_gains_on_fashion_mnist() -> None:
 @pytest.mark.slow
 def test_what_lenet_shows_with_iid_data() -> None:
     said, at = text("Fashion-MNIST: scale or geometry"), values(("fashion_mnist_lenet", ("iid",)))
-    changes = [one for one in gains("fashion_mnist_lenet", "none") if one.column == ("iid",)]
+    changes = gains("fashion_mnist_lenet", "none", column=("iid",))
     assert [one.value for one in changes] == ["scale", "fn", "ln", "gn"]
     assert {one.verdict for one in changes} == {WITHIN}
     means = [one.mean for one in changes]
@@ -132,7 +132,7 @@ def test_what_lenet_shows_with_one_class() -> None:
     planned = comparisons("fashion_mnist_lenet")
     assert {one.verdict for one in planned if one.column != ("iid",)} == {"open"}
     over_none, over_constant, of_mlp = (
-        [one for one in gains(sweep, against) if one.column == ("classes:1",)]
+        gains(sweep, against, column=("classes:1",))
         for sweep, against in (
             ("fashion_mnist_lenet", "none"),
             ("fashion_mnist_lenet", "scale"),
@@ -195,8 +195,8 @@ def test_what_a_drawn_learning_rate_gives() -> None:
 @pytest.mark.slow
 def test_what_other_constants_fedyogi_and_depth_show() -> None:
     said = text("Fashion-MNIST: scale or geometry")
-    more = [one for constant in CONSTANTS for one in gains("constants", constant, "fedavg")]
-    more = [one for one in more if one.value == "fn" and one.column == ("classes:1",)]
+    more = [one for constant in CONSTANTS for one in gains("constants", constant, "fedavg", ("classes:1",))]
+    more = [one for one in more if one.value == "fn"]
     assert len(more) == 5 and all(one.verdict.startswith("more") for one in more)
     assert f"by {min(one.mean for one in more):.1f} to {max(one.mean for one in more):.1f} points" in said
     with_norm = {one.value: one for one in gains("constants", "none", "fedyogi")}
