@@ -310,12 +310,7 @@ def covering(results: Sequence[Result], rounds: int, experiment: Experiment) -> 
         return candidates[0] if candidates else None
     request = RunRequest.of(experiment)
     # Sorted by content, so that a store and a file exported from it give the same result.
-    return min(candidates, key=lambda r: (*_lacks(r, request), r.rounds, len(r.evaluated), r.published))
-
-
-def _lacks(result: Result, request: RunRequest) -> tuple[bool, bool]:
-    """Whether a result is not on the data and plug-ins of a request, and whether it misses a probe."""
-    return not result.is_of(request), not request.probes <= result.probes
+    return min(candidates, key=lambda r: (*r.lacks(request), r.rounds, len(r.evaluated), r.published))
 
 
 def _has_record(result: Result, rounds: int) -> bool:

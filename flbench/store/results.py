@@ -179,9 +179,13 @@ class Result:
         same_source = not request.plugins or self.environment.get("plugins", request.plugins) == request.plugins
         return request.content in (None, self.fingerprint) and same_source
 
+    def lacks(self, request: RunRequest) -> tuple[bool, bool]:
+        """Return whether it is not of a request (:meth:`is_of`), and whether it misses a probe of it."""
+        return not self.is_of(request), not request.probes <= self.probes
+
     def covers(self, request: RunRequest) -> bool:
         """Return whether this result fulfils a request."""
-        if not self.is_of(request) or not request.probes <= self.probes:
+        if any(self.lacks(request)):
             return False
         if self.status == "diverged":
             return self.rounds <= request.rounds
