@@ -19,7 +19,7 @@ CELL = ["partition", "E", "norm", "lr"]
 
 
 def runs() -> pd.DataFrame:
-    """Return a row a run: its place, accuracy, and the logarithm of the ratio before training and at the end."""
+    """Return a row a run: its place, accuracy, and logarithms of the ratio along training."""
     found = []
     for experiment, result, metrics in exported("sharpening", "experiment", "result", "metrics").to_numpy():
         place = {"partition": label(experiment["partition"]), "E": experiment["local_steps"]}
@@ -30,7 +30,8 @@ def runs() -> pd.DataFrame:
             with np.errstate(divide="ignore"):
                 ratio = np.log(experiment["lr"] * largest / 2)
             place |= {"acc": np.mean([record["acc"] for record in records[-5:]])}
-            place |= {"start": ratio[0], "end": ratio[-5:].mean()}
+            (halfway,) = (i for i, record in enumerate(records) if 2 * record["round"] == records[-1]["round"])
+            place |= {"start": ratio[0], "halfway": ratio[halfway], "last": ratio[-1], "end": ratio[-5:].mean()}
         found.append(place)
     return pd.DataFrame(found)
 
@@ -39,7 +40,7 @@ def judged(of: pd.DataFrame) -> pd.DataFrame:
     """Return the cells in which every seed has twice the accuracy of guessing, and what tests over seeds show."""
     works = of.fillna({"acc": 0}).groupby(CELL).acc.min() >= 0.2
     cells = of.set_index(CELL).loc[works[works].index].groupby(level=CELL)
-    found = cells[["start", "end"]].mean()
+    found = cells[["start", "halfway", "last", "end"]].mean()
     for name, sign in (("below", 1), ("above", -1)):
         found[name] = (
             (sign * of.set_index(CELL).end)
@@ -91,12 +92,23 @@ def test_the_claim_of_the_chapter(of: pd.DataFrame) -> None:
 @pytest.mark.slow
 def test_the_sentences_of_why(of: pd.DataFrame) -> None:
     text, cells = " ".join((ROOT / "docs/why.md").read_text().split()), judged(of)
-    ratio = np.exp(cells[["start", "end"]]).reset_index()
+    ratio = np.exp(cells[["start", "halfway", "last", "end"]]).assign(at_one=cells.at_one).reset_index()
     is_fitted = (ratio.partition == "iid") & (ratio.E == 10)
     fast, fitted = ratio[(ratio.lr >= 0.1) & ~is_fitted], ratio[is_fitted]
+    others = ratio.at_one[~is_fitted]
+    assert f"{others.sum()} of {len(others)} are shown to end within a factor of 2 of 1" in text
+    assert f"at rates of 0.1 and more {fast.at_one.sum()} of {len(fast)}." in text
+    tried = of.drop_duplicates(CELL)
+    missing, large = len(tried) - len(ratio), (tried.lr >= 1).sum()
+    failing = large - (ratio.lr >= 1).sum()
+    assert f"not judged ({failing} of {large}, of all {len(tried)} cells {missing})" in text
+    falls = fast["last"] < 0.8 * fast.halfway
+    assert (
+        f"from round 50 to 100 the mean falls by more than a fifth in {falls.sum()} of these {len(fast)} cells" in text
+    )
     slow = (fast.norm == "none") & (fast.lr == 0.1) & (fast.E == 1)
     low, high = fast.end[~slow].agg(["min", "max"])
-    assert f"it ends between {low:.2f} and {high:.2f} in {sum(~slow)} of {len(fast)} cells" in text
+    assert f"Means are between {low:.2f} and {high:.2f} in {sum(~slow)} of these {len(fast)}" in text
     assert slow.sum() == 2 and {f"{end:.2f}" for end in fast.end[slow]} == {"0.06"}
     ends = [
         f"{value:.2g}"
@@ -106,7 +118,14 @@ def test_the_sentences_of_why(of: pd.DataFrame) -> None:
     assert "ratio is {} to {} without normalization and {} to {} with the others".format(*ends) in text
     low, high = fitted.end.agg(["min", "max"])
     assert f"it ends between {low:.2f} and {high:.2f} in all {len(fitted)} cells" in text
-    same = np.exp(cells.loc["classes:1", 1].xs(0.3, level="lr")[["start", "end"]])
-    times = same.loc[["fn", "ln", "gn"]] / same.loc["none"]
-    assert "gn start at {:.0f}, {:.0f} and {:.0f} times".format(*times.start) in text
-    assert "end at {:.2f}, {:.2f} and {:.2f} times".format(*times.end) in text
+    one_step = ratio[(ratio.partition == "classes:1") & (ratio.E == 1)].set_index("norm")[["lr", "start", "end"]]
+    of_rate = {lr: one_step[one_step.lr == lr].drop(columns="lr") for lr in (0.03, 0.1, 0.3)}
+    times = {lr: own.loc[["fn", "ln", "gn"]] / own.loc["none"] for lr, own in of_rate.items()}
+    assert "gn start at {:.0f}, {:.0f} and {:.0f} times".format(*times[0.3].start) in text
+    assert "end at {:.2f}, {:.2f} and {:.2f} times".format(*times[0.3].end) in text
+    low, high = times[0.1].end.agg(["min", "max"])
+    lowest, highest = times[0.03].end.agg(["min", "max"])
+    assert (
+        f"At 0.1 they still end at {low:.0f} to {high:.0f} times, at 0.03 at {lowest:.0f} to {highest:.0f} times"
+        in text
+    )

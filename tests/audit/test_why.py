@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.audit import why_claims, why_seeds
+from tests.audit import pages, why_claims, why_seeds
 from tests.audit.runs import ROOT
 from tests.audit.why import UNTUNED, at_best_rate, cells, probed
 from tests.audit.why_claims import Claim
@@ -115,5 +115,34 @@ def test_the_numbers_of_one_class_training_in_the_documentation() -> None:
     shares = [100 * own.share.item() for own in averaged]
     assert "the share is {:.1f} % without normalization and {:.0f} % with FN".format(*shares) in text
     assert "with FN (less by {:.1f} ± {:.1f} points".format(*less_by) in text and verdict == "holds"
+    assert {section_of("digits")[claim][0] for claim in (GROW, COLLAPSE, SPREAD)} == {"in part"}
+    shown = re.search(r"below 0 in (\d+) of (\d+) settings, above in (\d+)", section_of("digits")[SPREAD][1])
+    assert (
+        shown
+        and f"over the {shown[2]} settings the share is shown to be lower with FN in {shown[1]} and higher" in text
+    )
+    assert f"and higher in {shown[3]}." in text
     lost = [100 * own.forgotten.mean() for own in why_seeds.fedavg_on_one_class(of)]
     assert "FedAvg {:.1f} points of mean class accuracy without normalization, {:.1f} with FN".format(*lost) in text
+
+
+def test_what_doses_of_a_penalty_show() -> None:
+    text = pages.plain(pages.section(pages.details("README"), "Digits: rank as a cause"))
+    doses = why_seeds.doses_of(probed("rank_dose"))
+    raised, lowered = doses[doses.changes > 0], doses[doses.changes < 0]
+    assert (len(raised), len(lowered), raised.is_equal.sum()) == (7, 6, 3) and not raised.way.any()
+    assert (
+        f"Seven of {len(doses)} doses are shown to raise the rank, by up to {raised['rank'].max():.1f}, and six" in text
+    )
+    assert f"changes by {raised.acc.min():.1f} to {raised.acc.max():.1f} points" in text
+    costs = -doses.acc[doses.way < 0]
+    assert (
+        len(costs) == 3 and not (doses.way > 0).any() and not costs.index.isin(raised.index.union(lowered.index)).any()
+    )
+    assert costs.index.get_level_values(1).unique() == ["none"]
+    assert (
+        f"Three other doses, with one class and without a normalization, are shown to cost {costs.min():.1f} to" in text
+    )
+    assert f"to {costs.max():.1f} points." in text
+    one_class = raised["rank"][raised.index.get_level_values(0).str.contains('"classes"')]
+    assert f"by at most {one_class.max():.2f}: there" in text

@@ -130,12 +130,8 @@ def reduced_by_fn(of: pd.DataFrame, name: str) -> tuple[str, str]:
     return verdict, f"fn less none: {text}."
 
 
-def rank_doses(of: pd.DataFrame) -> Claim:
-    """A higher rank of the features raises accuracy: doses of FedDecorr's penalty against none, paired by seed.
-
-    It holds if accuracy is shown to rise with each dose that is shown to raise the rank, in part with some of them; it
-    does not hold if none does and each is shown to lower it or to leave it within the margin.
-    """
+def doses_of(of: pd.DataFrame) -> pd.DataFrame:
+    """Return each dose's differences in rank and in points of accuracy, whether tests show them, and their signs."""
     ranks, gains = differences(of, "rank"), differences(of, "acc")
     bounds = {"greater": -MARGIN, "less": MARGIN}
     near = gains.map(
@@ -146,7 +142,16 @@ def rank_doses(of: pd.DataFrame) -> Claim:
         name: holm(gaps.map(lambda gap: stats.ttest_1samp(gap, 0).pvalue)) < 0.05
         for name, gaps in (("rank", ranks), ("acc", gains))
     }
-    doses = doses.assign(changes=np.sign(doses["rank"]) * is_shown["rank"], way=np.sign(doses.acc) * is_shown["acc"])
+    return doses.assign(changes=np.sign(doses["rank"]) * is_shown["rank"], way=np.sign(doses.acc) * is_shown["acc"])
+
+
+def rank_doses(of: pd.DataFrame) -> Claim:
+    """A higher rank of the features raises accuracy: doses of FedDecorr's penalty against none, paired by seed.
+
+    It holds if accuracy is shown to rise with each dose that is shown to raise the rank, in part with some of them; it
+    does not hold if none does and each is shown to lower it or to leave it within the margin.
+    """
+    doses = doses_of(of)
     raised, lowered = doses[doses.changes > 0], doses[doses.changes < 0]
     more, none = raised.way > 0, (raised.way < 0) | raised.is_equal
     verdict = "does not hold" if len(raised) and none.all() else "inconclusive"
