@@ -8,8 +8,8 @@ import pytest
 
 from tests.audit import pages, published
 from tests.audit.planned import CONSTANTS, LEVEL, WITHIN, Comparison, added_by_skew, comparisons, gains, holm
-from tests.audit.readme import PHASES
-from tests.audit.runs import exported, federated, label, longest
+from tests.audit.readme import PHASES, drawn
+from tests.audit.runs import chosen, exported, federated, label, longest
 from tests.audit.tables import values
 
 NORMS = {"scale": "constant", "fn": "feature norm", "ln": "layer norm"}
@@ -202,16 +202,34 @@ def test_what_fedrs_reaches_on_digits() -> None:
 
 @pytest.mark.slow
 def test_what_a_drawn_learning_rate_gives() -> None:
-    """A diverged run counts as guessing one of ten classes."""
-    runs = federated("skew")
-    runs = runs[(runs.method == "fedavg") & (runs.partition == "classes:1") & (runs.E == 10)]
-    assert runs.lr.nunique() == 9
-    drawn = runs.assign(value=runs.value.fillna(0.1)).groupby(["norm", "head"]).value.mean() * 100
-    rows = [("none", "linear"), ("scale", "linear"), ("ln", "linear"), ("none", "cosine")]
+    assert federated("skew").lr.nunique() == 13
+    fedavg, fedyogi = (drawn()[method] for method in ("fedavg", "fedyogi"))
+    said, heads = text("Digits: scale or geometry"), ["cosine", "cosine(learned=true)", "etf"]
+    rows = [("none", "linear"), ("scale", "linear"), ("ln", "linear"), ("none", "cosine"), ("none", "etf")]
     assert (
-        "with one learning rate, drawn from nine, FedAvg with one class and E = 10 ends at {:.0f} % on average, with "
-        "the constant at {:.0f} %, with layer normalization at {:.0f} %, and with a cosine head at {:.0f} %"
-    ).format(*(drawn[row] for row in rows)) in text("Digits: scale or geometry")
+        "with one learning rate, drawn from the thirteen, FedAvg with one class and E = 10 ends at {:.0f} % on "
+        "average, with the constant at {:.0f} %, with layer normalization at {:.0f} %, with a cosine head at {:.0f} % "
+        "and with an ETF head at {:.0f} %"
+    ).format(*(fedavg[row] for row in rows)) in said
+    of_heads = fedavg.index.isin(heads, level="head")
+    assert fedavg[of_heads].min() > fedavg[~of_heads].max(), "heads need the least tuning"
+    plain, others = fedyogi["none", "linear"], fedyogi.drop(("none", "linear"))
+    assert f"FedYogi at {plain:.0f} % without a normalization and at {others.min():.0f} to {others.max():.0f} %" in said
+
+
+@pytest.mark.slow
+def test_what_fedyogi_gains_on_digits() -> None:
+    runs = chosen("skew").query("method == 'fedyogi'")
+    means = 100 * runs.pivot_table("value", ["partition", "E"], "norm")
+    gains_of = means.drop(columns="none").sub(means["none"], axis=0)
+    low, high = gains_of.min(axis=None), gains_of.max(axis=None)
+    lowest, highest = gains_of.loc["classes:1", 10].agg(["min", "max"])
+    assert (
+        f"change it by {low:.1f} to {high:.1f} points in the eight columns, with one class and E = 10 by "
+        f"{lowest:.1f} to {highest:.1f}."
+    ) in text("Digits: scale or geometry")
+    largest = runs.query("norm == 'none' and lr == lr.max()")
+    assert set(zip(largest.partition, largest.E, strict=True)) == {("iid", 1)}
 
 
 @pytest.mark.slow
