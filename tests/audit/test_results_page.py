@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from scipy import stats
 
 from tests.audit import pages, published
 from tests.audit.planned import CONSTANTS, LEVEL, WITHIN, Comparison, added_by_skew, comparisons, gains, holm
@@ -252,3 +253,23 @@ def test_what_other_constants_fedyogi_and_depth_show() -> None:
     ).format(*ends) in said
     deeper = gains("constants_of_a_deeper_network", "scale", "fedavg")
     assert {(one.value, one.verdict) for one in deeper} == {("fn", "more"), ("ln", "more")}
+
+
+@pytest.mark.slow
+def test_what_depth_adds() -> None:
+    """The gain over the constant in the deeper network minus that in the other one, with one class, paired by seed."""
+    gain = {}
+    for sweep in ("constants", "constants_of_a_deeper_network"):
+        runs = chosen(sweep).query("method == 'fedavg' and partition == 'classes:1'")
+        of_norm = 100 * runs.pivot(index="seed", columns="norm", values="value")
+        gain[sweep] = of_norm[["fn", "ln"]].sub(of_norm["scale"], axis=0)
+    more = gain["constants_of_a_deeper_network"] - gain["constants"]
+    assert more.notna().all(axis=None) and len(more) == 10
+    test = stats.ttest_1samp(more, 0)
+    interval = test.confidence_interval(1 - LEVEL)
+    said = [
+        f"{mean:.1f} ± {half:.1f}" for mean, half in zip(more.mean(), (interval.high - interval.low) / 2, strict=True)
+    ]
+    assert "the gains of feature and layer normalization over the constant are {} and {} points larger".format(
+        *said
+    ) in text("Fashion-MNIST: scale or geometry")
