@@ -31,6 +31,7 @@ _EXPECTED: Mapping[str, str] = {
 def explain(error: Any) -> str:
     """Describe a pydantic error as 'what was expected, what was got'."""
     kind, got = error["type"], error.get("input")
+    got = list(got) if isinstance(got, tuple) else got  # the form in the file
     if kind in ("missing", "missing_argument"):
         return "a value is required here"
     if kind == "value_error":

@@ -5,7 +5,7 @@ A new metric is a line of ``METRICS``, and a number in the records (``metrics.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,13 @@ class Metric:
     def reaches(self, value: float, target: float) -> bool:
         """Return whether a value is at least as good as a target."""
         return value <= target if self.lower_is_better else value >= target
+
+    def wrong_units(self, *, margin: float | None, target: float | None) -> Iterator[tuple[str, str]]:
+        """Yield the key and the mistake of a margin or target in points or percent, where the metric is a share."""
+        if self.percent and margin is not None and margin >= 1:
+            yield "margin", f"expected a share below 1, got {margin:g}; one point is 0.01"
+        if self.percent and target is not None and target > 1:
+            yield "target", f"expected a share of at most 1, got {target:g}; one percent is 0.01"
 
 
 #: Every metric by the name under which it is recorded.

@@ -248,6 +248,11 @@ def test_the_other_keys_of_the_file(load: Load) -> None:
     assert load("").spec.backend.kind == "local"
 
 
+def test_margin_and_target_are_in_the_unit_of_the_metric(load: Load) -> None:
+    assert load("report: {metric: loss, margin: 1, target: 2}").spec.report.margin == 1
+    assert load("report: {margin: 0.005, target: 1}").spec.report.target == 1
+
+
 # ---------------------------------------------------------------- options
 
 

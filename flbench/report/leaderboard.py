@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from flbench.config import KINDS, Training, normal_path
 from flbench.errors import UserError
-from flbench.messages import by_similarity
+from flbench.messages import by_similarity, unknown
 from flbench.metric_specs import METRICS, value_of
 from flbench.report.board import Details, Leaderboard, Options, Section
 from flbench.report.budget import Budgets, budgets
@@ -92,12 +92,13 @@ def _ticks(run: Run) -> tuple[Tick, ...]:
 
 
 def _check(runs: Sequence[Run], layout: Layout) -> None:
-    """Raise UserError for a metric or an axis that the runs do not have."""
+    """Raise UserError for a metric or an axis that the runs do not have, or a number in another unit."""
     if not runs:
         return
     if layout.metric not in METRICS:
-        known = by_similarity(layout.metric, METRICS)
-        raise UserError(f"unknown metric {layout.metric!r}; known: {', '.join(known)}")
+        raise UserError(unknown("metric", layout.metric, METRICS))
+    for key, mistake in METRICS[layout.metric].wrong_units(margin=layout.margin, target=layout.target):
+        raise UserError(f"{key} of {layout.metric}: {mistake}")
     finished = [run for run in runs if run.record is not None]
     if finished and all(value_of(run.record, layout.metric) is None for run in finished):
         recorded = sorted({name for run in finished for name in run.record or ()} & METRICS.keys())

@@ -73,9 +73,12 @@ class Layout:
 
     @property
     def tie_margin(self) -> float:
-        """The margin of a tie: that of the sweep, else a point for shares, and 0, without ties, for other metrics."""
-        if self.margin is not None:
-            return self.margin
+        """The margin of a tie: that of the sweep, else the default."""
+        return self.default_margin if self.margin is None else self.margin
+
+    @property
+    def default_margin(self) -> float:
+        """A point for shares, and 0, without ties, for other metrics."""
         return POINT if METRICS[self.metric].percent else 0.0
 
     def spelled_out(self) -> Layout:

@@ -21,6 +21,7 @@ from flbench.choices import ON_VALIDATION_DATA
 from flbench.config import KINDS, Assembler, Experiment, GivenValue, Where, canonical_json, label, normal_path
 from flbench.halving import Halving
 from flbench.messages import unknown
+from flbench.metric_specs import METRICS
 from flbench.sweeps.expand import Arithmetic, expand
 from flbench.sweeps.match import Rule
 from flbench.sweeps.options import apply_sets, read_fields, read_only, split_address
@@ -213,6 +214,9 @@ def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment
         Rule(source, source.read_layer(column, ("report", "headline", index)))
     for index, contrast in enumerate(spec.report.contrasts):
         _check_contrast(source, contrast, ("report", "contrasts", index))
+    units = METRICS[spec.report.metric].wrong_units(margin=spec.report.margin, target=spec.report.target)
+    for key, mistake in units:
+        raise source.error(("report", key), mistake)
     rule = spec.report.select_by
     if rule in ON_VALIDATION_DATA and any(not getattr(run, "val_fraction", True) for run in experiments):
         raise source.error(

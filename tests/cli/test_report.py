@@ -230,6 +230,21 @@ def test_an_extended_store_serves_old_and_new_requests(here: Path, monkeypatch: 
         (["report", "--results", "empty"], 2, "no exported runs (*.parquet) in empty; `flbench export` writes them"),
         (["report", "--results", "tiny.yaml"], 2, "tiny.yaml: not a readable parquet file"),
         (["report", "--store", "full", "--metric", "f1"], 2, "unknown metric 'f1'; known: "),
+        (
+            ["report", "--store", "full", "--metric", "accuracy"],
+            2,
+            "unknown metric 'accuracy'; did you mean 'acc'? known",
+        ),
+        (
+            ["report", "--store", "full", "--target", "90"],
+            2,
+            "target of acc: expected a share of at most 1, got 90; one",
+        ),
+        (
+            ["report", "tiny.yaml", "--store", "full", "--set", "report={metric: loss, margin: 2}", "--metric", "acc"],
+            2,
+            "margin of acc: expected a share below 1, got 2; one point is 0.01",
+        ),
         (["report", "--store", "full", "--metric", "val_acc"], 2, "no run recorded 'val_acc'; recorded: acc, "),
         (
             ["report", "--store", "full", "--set", "rounds=3"],

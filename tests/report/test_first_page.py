@@ -123,6 +123,16 @@ def test_the_table_of_planned_comparisons() -> None:
     assert "| comparison |" not in markdown_of(board(contrasts=pairs("ln"), headline=())).partition("# digits")[0]
 
 
+def test_verdicts_name_a_margin_other_than_the_default() -> None:
+    """Of several sweeps on the page each may have a margin of its own."""
+    default, wide = (
+        markdown_of(board(("iid",), contrasts=pairs("ln"), margin=margin)).partition("## Values")[0]
+        for margin in (None, 0.2)
+    )
+    assert "equivalent (within 1 point)" in default and "<sub>equivalent within" not in default
+    assert "equivalent (within 20 points)" in wide and "<sub>equivalent within 20 points</sub>" in wide
+
+
 def test_sections_with_other_row_axes_share_the_table() -> None:
     """Every cell has a head, so a section without heads among its rows has the row of the linear one."""
     (plain,) = board(("classes:1",), methods=("fedavg",)).sections

@@ -297,7 +297,7 @@ def test_no_two_cells_share_a_position(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"metric": "acc_glob"}, "unknown metric 'acc_glob'; known: acc_global,"),
+        ({"metric": "acc_glob"}, "unknown metric 'acc_glob'; did you mean 'acc_global'? known: acc_global,"),
         ({"metric": "val_acc"}, "no run recorded 'val_acc'; recorded: acc"),
         ({"rows": ("methd",)}, "cannot lay out a leaderboard by 'methd'; possible: method,"),
         ({"cols": ("seed",)}, "cannot lay out a leaderboard by 'seed'"),

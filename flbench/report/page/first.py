@@ -19,7 +19,7 @@ from flbench.report.planned import Judged, Planned, Verdict
 from flbench.report.provenance import CONTRIBUTORS
 from flbench.report.stats import LEVEL
 from flbench.report.supplement import Place
-from flbench.report.wording import NONE, contrast_text, margins_text, marked
+from flbench.report.wording import NONE, contrast_text, margins_text, marked, verdict_text
 
 #: Most figures of the page.
 MOST_FIGURES = 3
@@ -122,24 +122,29 @@ def _planned(answer: Answer, links: Mapping[str, str]) -> Iterator[Block]:
     what = "differences of these gains between columns" if some[0].between else unit
     yield Paragraph(f"[{literal(section.name)}]({links[place_page(section.place)]}), {what}:")
     names = dict.fromkeys(one.name for one in some)
-    counts = {name: _counts([one for one in some if one.name == name]) for name in names}
+    counts = {name: _counts(section, [one for one in some if one.name == name]) for name in names}
     has_more = len({one.column for one in some}) > len(answer.columns)
     yield planned_grid(section, some, answer.columns, _gain, counts if has_more else None)
 
 
 def _gain(section: Section, one: Planned) -> Entry:
     text, _ = contrast_text(one.contrast, section.layout.metric)
-    return Entry(text, (_verdict(one.judged),), bold=one.judged.is_different, order=one.contrast.difference.mean)
+    return Entry(
+        text, (_verdict(section, one.judged),), bold=one.judged.is_different, order=one.contrast.difference.mean
+    )
 
 
-def _counts(some: Sequence[Planned]) -> str:
+def _counts(section: Section, some: Sequence[Planned]) -> str:
     """Return ``more in 5, open in 3``."""
     by_verdict = {verdict: [one for one in some if one.judged.verdict == verdict] for verdict in ORDER}
-    return ", ".join(f"{_verdict(same[0].judged)} in {len(same)}" for same in by_verdict.values() if same)
+    return ", ".join(f"{_verdict(section, same[0].judged)} in {len(same)}" for same in by_verdict.values() if same)
 
 
-def _verdict(judged: Judged) -> str:
-    return judged.verdict.replace(", ", " and ")
+def _verdict(section: Section, judged: Judged) -> str:
+    """Return the verdict; it names a margin other than the default, since sections may have different ones."""
+    layout = section.layout
+    text = judged.verdict if layout.tie_margin == layout.default_margin else verdict_text(judged, layout)
+    return text.replace(", ", " and ")
 
 
 def _claim_texts(board: Leaderboard, claims: Sequence[tuple[str, Claim]]) -> Iterator[str]:
