@@ -46,6 +46,12 @@ def interaction(between: str) -> str:
     return f"report: {{contrasts: [{{norm: fn, against: none, between: {between}}}]}}"
 
 
+def planned(what: str, contrast: str, *says: str) -> Case:
+    """A planned comparison of a sweep with two normalizations and two partitions."""
+    axes = 'axes: {norm: [none, ln], partition: ["classes:1", iid]}'
+    return case(what, f"report: {{contrasts: [{contrast}]}}\n{axes}", *says)
+
+
 def option(what: str, options: tuple[str, ...], *says: str) -> Case:
     return Case(what, AXES, says, options)
 
@@ -344,7 +350,65 @@ CASES = [
         "an unknown condition", "report: {contrasts: [{norm: fn, against: none, if: {nrom: 1}}]}", ".if.nrom: ", "norm"
     ),
     case("a contrast of no field", "report: {contrasts: [{nrom: fn, against: none}]}", ".nrom: ", "norm"),
-    case("a contrast of two fields", "report: {contrasts: [{norm: fn, lr: 1, against: none}]}", "expected one field"),
+    planned(
+        "a contrast of two fields",
+        "{norm: ln, method: fedprox, against: none}",
+        "contrasts[0]: expected one field, got norm and method; restrict the cells with if: {method: fedprox}",
+    ),
+    planned(
+        "a misspelt key of a contrast",
+        '{norm: ln, against: none, betwen: {partition: ["classes:1", iid]}}',
+        "contrasts[0].betwen: unknown key 'betwen'; did you mean 'between'? known: between, against, if",
+    ),
+    planned(
+        "a condition that is no mapping", "{norm: ln, against: none, if: fedavg}", "contrasts[0].if: expected a mapping"
+    ),
+    planned(
+        "a compared value that no cell has",
+        "{norm: [ln, gn], against: none}",
+        "contrasts[0].norm[1]: gn matches no cell: fix or remove it; here norm is one of: none, ln",
+    ),
+    planned("a reference that no cell has", "{norm: ln, against: bn}", "against: bn matches no cell", ": none, ln"),
+    planned("a contrast of a fixed field", "{head: cosine, against: linear}", "head: cosine matches no", ": linear"),
+    planned(
+        "a condition that no cell meets",
+        "{norm: ln, against: none, if: {method: fedprox}}",
+        "contrasts[0].if.method: fedprox matches no cell",
+        "here method is one of: fedavg",
+    ),
+    planned(
+        "conditions that no cell meets together",
+        "{norm: ln, against: none, if: {norm: ln}}",
+        "contrasts[0]: matches no cell: fix or remove it; here no cell has norm: none and norm: ln",
+    ),
+    planned(
+        "an interaction of a value that no cell has",
+        '{norm: ln, against: none, between: {partition: ["classes:2", iid]}}',
+        "contrasts[0].between.partition[0]: classes:2 matches no cell",
+        "here partition is one of: classes:1, iid",
+    ),
+    planned("a value against itself", "{norm: ln, against: {name: ln}}", "against: expected another value", "itself"),
+    case("a baseline that no cell has", "report: {baseline: {norm: fn}}", "report.baseline.norm: fn matches no cell"),
+    case(
+        "a headline that no cell has",
+        'report: {headline: [{partition: "dirichlet:0.5"}]}',
+        "report.headline[0].partition: dirichlet:0.5 matches no cell",
+    ),
+    case(
+        "tuning what does not vary",
+        "report: {tune: [momentum]}\naxes: {lr: [1, 2]}",
+        "report.tune[0]: momentum does not vary: fix or remove it; here varies: lr",
+    ),
+    option(
+        "--set of a contrast that no cell has",
+        ("--set", "report.contrasts=[{norm: gn, against: none}]"),
+        "report.contrasts[0].norm: gn matches no cell",
+    ),
+    option(
+        "a change of the cells and a contrast for others",
+        ("--set", "axes.norm=[none, gn]", "--set", "report.contrasts=[{norm: ln, against: none}]"),
+        "report.contrasts[0].norm: ln matches no cell",
+    ),
     case("an interaction of one value", interaction("{partition: [iid]}"), "between: ", "two different values"),
     case("an interaction of no field", interaction("[iid]"), "between: expected one field"),
     case("an interaction of an unknown value", interaction("{partition: [iid, idd]}"), "'iid'"),

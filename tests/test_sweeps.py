@@ -248,6 +248,34 @@ def test_the_other_keys_of_the_file(load: Load) -> None:
     assert load("").spec.backend.kind == "local"
 
 
+def test_options_may_leave_the_report_of_the_file_without_effect(load: Load) -> None:
+    """The cells of the file are those that the report was written for, not the ones that a command keeps."""
+    text = (
+        "axes: {norm: [none, ln], lr: [0.1, 0.2], partition: [iid, 'classes:1']}\n"
+        "report:\n"
+        "  baseline: {norm: none}\n"
+        "  headline: {partition: iid}\n"
+        "  tune: [lr]\n"
+        "  contrasts: [{norm: ln, against: none, between: {partition: [iid, 'classes:1']}}]\n"
+    )
+    whole = load(text)
+    for changed in (
+        load(text, "axes.norm=[ln]"),
+        load(text, "axes.partition=['classes:2']"),
+        load(text, "exclude=[{lr: 0.2}]"),
+        load(text, only=("norm=ln", "lr=0.1", "partition=classes:1")),
+        load(text, limit=1),
+    ):
+        assert changed.spec.report == whole.spec.report
+    with pytest.raises(SpecError, match=r"spec\.yaml:4: report\.contrasts\[0\]\.norm: gn matches no cell"):
+        load("axes: {norm: [none, ln]}\nreport: {contrasts: [{norm: gn, against: none}]}", "seeds=[1]")
+
+
+def test_the_report_may_name_cells_of_any_grid(load: Load) -> None:
+    grids = "grids: [{axes: {norm: [none, ln]}}, {set: {norm: gn}}, {set: {kind: centralized, norm: bn}}]\n"
+    assert load(grids + "report: {contrasts: [{norm: [ln, gn], against: none}], baseline: {kind: centralized}}")
+
+
 def test_margin_and_target_are_in_the_unit_of_the_metric(load: Load) -> None:
     assert load("report: {metric: loss, margin: 1, target: 2}").spec.report.margin == 1
     assert load("report: {margin: 0.005, target: 1}").spec.report.target == 1

@@ -1,8 +1,8 @@
 """From a YAML file to typed experiments with run ids; pure: it reads one file and writes nothing.
 
 ``source`` reads YAML and knows lines, ``options`` applies ``--set``, ``spec`` is the file's schema, ``expand`` makes
-cells and runs, ``match`` tests conditions, ``effects`` refuses entries without effect. Which entry wins is written
-down once, at ``spec.SweepSpec``, and printed by ``flbench schema``.
+cells and runs, ``match`` tests conditions, ``effects`` and ``report`` refuse entries without effect. Which entry wins
+is written down once, at ``spec.SweepSpec``, and printed by ``flbench schema``.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from flbench.choices import ON_VALIDATION_DATA
-from flbench.config import KINDS, Assembler, Experiment, GivenValue, Where, canonical_json, label, normal_path
+from flbench.config import KINDS, Assembler, Experiment, canonical_json, label
 from flbench.halving import Halving
 from flbench.messages import unknown
-from flbench.metric_specs import METRICS
 from flbench.sweeps.expand import Arithmetic, expand
 from flbench.sweeps.match import Rule
 from flbench.sweeps.options import apply_sets, read_fields, read_only, split_address
+from flbench.sweeps.report import check_report
 from flbench.sweeps.search import read_search
 from flbench.sweeps.source import Source, SpecError
-from flbench.sweeps.spec import AGAINST, BETWEEN, CONTRAST_KEYS, IF, SweepSpec, Values
+from flbench.sweeps.spec import AGAINST, BETWEEN, CONTRAST_KEYS, IF, SweepSpec
 
 __all__ = [
     "AGAINST",
@@ -151,8 +149,8 @@ def _load(path: Path, sets: tuple[str, ...], only: tuple[str, ...], limit: int |
     conditions = read_only(only)
     spec = SweepSpec.read(source)
     with collection_paused():
-        experiments, varying, arithmetic = expand(source, spec, conditions, limit)
-    _check_report(source, spec, experiments)
+        experiments, varying, arithmetic, cells = expand(source, spec, conditions, limit)
+    check_report(source, spec, cells, experiments)
     search = read_search(source, spec, experiments)
     options = [f"--set {text}" for text in sets] + [f"--only {text}" for text in only]
     return Sweep(
@@ -198,60 +196,6 @@ def collection_paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment, ...]) -> None:
-    """Check that the report's fields exist, its baseline is possible, and there are validation data to select by."""
-    for part, fields in (("rows", spec.report.rows), ("cols", spec.report.cols), ("tune", spec.report.tune)):
-        for index, field in enumerate(fields):
-            try:
-                normal_path(field)
-            except ValueError as error:
-                raise source.error(("report", part, index), str(error)) from None
-    if spec.report.baseline is not None:
-        Rule(source, source.read_layer(spec.report.baseline, ("report", "baseline")))
-    for index, column in enumerate(spec.report.headline or ()):
-        Rule(source, source.read_layer(column, ("report", "headline", index)))
-    for index, contrast in enumerate(spec.report.contrasts):
-        _check_contrast(source, contrast, ("report", "contrasts", index))
-    units = METRICS[spec.report.metric].wrong_units(margin=spec.report.margin, target=spec.report.target)
-    for key, mistake in units:
-        raise source.error(("report", key), mistake)
-    rule = spec.report.select_by
-    if rule in ON_VALIDATION_DATA and any(not getattr(run, "val_fraction", True) for run in experiments):
-        raise source.error(
-            ("report", "select_by"), f"{rule} needs held-out data: set val_fraction, for example to 0.1, in base"
-        )
-
-
-def _check_contrast(source: Source, contrast: Values, where: Where) -> None:
-    """Check that a planned comparison names values of one field, the value to compare with, and two other values."""
-    fields = [key for key in contrast if key not in CONTRAST_KEYS]
-    if len(fields) != 1 or AGAINST not in contrast:
-        raise source.error(where, f"expected one field and {AGAINST!r}, as {{norm: [fn, ln], against: none}}")
-    (field,) = fields
-    reference = source.read_layer({field: contrast[AGAINST]}, where)
-    if isinstance(contrast[AGAINST], list):
-        raise source.error((*where, AGAINST), f"expected one value, got {contrast[AGAINST]!r}")
-    Rule(source, source.read_layer({field: contrast[field]}, where))
-    Rule(source, {path: GivenValue(given.raw, (*where, AGAINST)) for path, given in reference.items()})
-    if IF in contrast:
-        Rule(source, source.read_layer(contrast[IF], (*where, IF)))
-    if BETWEEN in contrast:
-        _check_between(source, contrast[BETWEEN], normal_path(field), (*where, BETWEEN))
-
-
-def _check_between(source: Source, between: Any, compared: str, where: Where) -> None:
-    """Check that two values of one field are given, other than the field ``compared``."""
-    pairs = list(between.items()) if isinstance(between, dict) else []
-    values = pairs[0][1] if len(pairs) == 1 else None
-    if not isinstance(values, list) or len(values) != 2 or values[0] == values[1]:
-        form = 'expected one field with two different values, as {partition: ["classes:1", iid]}'
-        raise source.error(where, f"{form}, got {between!r}")
-    layer = source.read_layer(between, where)
-    if compared in layer:
-        raise source.error(where, f"expected another field than {compared}, whose values are compared")
-    Rule(source, layer)
 
 
 def _plan_hash(experiments: Iterable[Experiment], search: Halving | None) -> str:

@@ -26,7 +26,7 @@ from flbench.config import (
 )
 from flbench.messages import unknown
 from flbench.sweeps.effects import Effects, Entry
-from flbench.sweeps.match import Rule
+from flbench.sweeps.match import Rule, values_here
 from flbench.sweeps.source import Source, split_component
 from flbench.sweeps.spec import Grid, SweepSpec, expand_range
 
@@ -75,11 +75,12 @@ Only = tuple[Source, Layer]
 
 def expand(
     source: Source, spec: SweepSpec, only: Sequence[Only], limit: int | None
-) -> tuple[tuple[Experiment, ...], tuple[str, ...], Arithmetic]:
+) -> tuple[tuple[Experiment, ...], tuple[str, ...], Arithmetic, list[ValidCell]]:
     """Expand a sweep to the cells that every ``only`` keeps, and up to ``limit`` runs.
 
     Returns:
-        The runs in order, the fields that differ between cells, and the numbers behind the number of runs.
+        The runs in order, the fields that differ between cells, the numbers behind the number of runs, and all cells,
+        also those that ``only`` and ``limit`` leave out.
 
     Raises:
         SpecError: the file or an option has a mistake.
@@ -106,7 +107,8 @@ def expand(
     rules.refuse_idle()
     if not distinct:
         raise source.error(("exclude",), "no cell is left: the rules exclude all of them")
-    chosen, seeds = _select(list(distinct.values()), spec.seeds, only)
+    cells = list(distinct.values())
+    chosen, seeds = _select(cells, spec.seeds, only)
     effects.refuse_idle()
     runs = tuple(islice((run for cell in chosen for run in cell.experiments(seeds)), limit))
     arithmetic = Arithmetic(
@@ -114,14 +116,14 @@ def expand(
         excluded=tuple(rules.excluded),
         overridden=tuple(rules.overridden),
         duplicates=duplicates,
-        unselected=len(distinct) - len(chosen),
+        unselected=len(cells) - len(chosen),
         cells=len(chosen),
         seeds=len(seeds),
         beyond_limit=len(chosen) * len(seeds) - len(runs),
         runs=len(runs),
     )
     given = [*(path for grid in grids for path in grid.paths()), *(path for change in changes for path in change)]
-    return runs, _varying(chosen, given), arithmetic
+    return runs, _varying(chosen, given), arithmetic, cells
 
 
 @dataclass(frozen=True)
@@ -347,9 +349,7 @@ def _select(
             there = [cell.label(path) for cell in cells]
             cells = [cell for cell in cells if rule.matches(cell.values, cell.assembler)]
         if not cells or not seeds:
-            values = list(dict.fromkeys(filter(None, there)))
-            shown = ", ".join(values[:20]) + (", ..." if len(values) > 20 else "")
-            raise source.error(given.where, f"nothing matches; here {path} is one of: {shown}")
+            raise source.error(given.where, f"nothing matches; {values_here(path, there)}")
     return cells, seeds
 
 

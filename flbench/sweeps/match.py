@@ -1,8 +1,8 @@
-"""Partial matches: the conditions of ``exclude``, ``overrides`` and ``--only``."""
+"""Partial matches: the conditions of ``exclude``, ``overrides``, ``report`` and ``--only``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from flbench.config import (
@@ -21,6 +21,9 @@ from flbench.registry import plain
 from flbench.sweeps.source import Source
 
 Test = Callable[[Any], bool]
+
+#: Values that a message lists.
+_MOST_LISTED = 20
 
 
 class Rule:
@@ -61,6 +64,18 @@ class Rule:
         """Return whether an experiment meets every condition."""
         values = ((getattr(experiment, path.partition(".")[0], None), tests) for path, tests in self._tests.items())
         return all(value is not None and any(test(value) for test in tests) for value, tests in values)
+
+
+def values_here(path: str, labels: Iterable[str | None]) -> str:
+    """Return the part of a message that lists the values of a field, from those of all cells.
+
+    >>> values_here("norm", ["none", "ln", "ln", None])
+    'here norm is one of: none, ln'
+    """
+    values = list(dict.fromkeys(filter(None, labels)))
+    if not values:
+        return f"here no cell has {path}"
+    return f"here {path} is one of: {', '.join(values[:_MOST_LISTED])}{', ...' if len(values) > _MOST_LISTED else ''}"
 
 
 def _test(path: str, raw: Any) -> Test:

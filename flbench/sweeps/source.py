@@ -8,7 +8,7 @@ wraps numbers in types of its own, and accepts unknown tags.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,10 @@ class Source:
     def is_option(self, where: Where) -> bool:
         """Return whether an option gave the value at a path."""
         return any(where[:length] in self._options for length in range(1, len(where) + 1))
+
+    def has_option(self, parts: Collection[str]) -> bool:
+        """Return whether an option changed one of these parts of the file."""
+        return any(where[0] in parts for where in self._options)
 
     def _forget(self, where: Where, option: str) -> None:
         """Forget the lines of what is replaced; raises SpecError where an earlier option gave it."""

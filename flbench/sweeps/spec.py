@@ -363,7 +363,8 @@ class SweepSpec(Strict):
     Precedence, lowest first: defaults; base; the grid's set, axes and zip, which give each field once; overrides, in
     order. A component given as a whole (method) replaces the settings (method.mu) of lower layers; a setting alone
     changes only that setting. --set edits the file before all this: it replaces the value at its path. An entry of
-    base, a grid or overrides, or a --set, that has no effect on any cell is an error.
+    base, a grid or overrides, or a --set, that has no effect on any cell is an error, and so is an entry of report that
+    matches no cell of the file.
     """
 
     version: Annotated[Literal[1], BeforeValidator(_version)] = Field(description="version of this schema")

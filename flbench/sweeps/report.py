@@ -1,0 +1,197 @@
+"""Check the ``report`` section of a sweep: its fields and values exist, and each entry has an effect on the cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flbench.choices import ON_VALIDATION_DATA
+from flbench.config import Experiment, GivenValue, Layer, ValidCell, Where, normal_path
+from flbench.messages import did_you_mean, format_scalar, unknown
+from flbench.metric_specs import METRICS
+from flbench.sweeps.match import Rule, values_here
+from flbench.sweeps.source import Source, component_form
+from flbench.sweeps.spec import AGAINST, BETWEEN, CONTRAST_KEYS, IF, SweepSpec, Values
+
+#: The parts of a file that make its cells.
+_OF_CELLS = ("base", "axes", "zip", "grids", "exclude", "overrides")
+
+
+def check_report(
+    source: Source, spec: SweepSpec, cells: Sequence[ValidCell], experiments: Sequence[Experiment]
+) -> None:
+    """Raise SpecError for a mistake in ``report``.
+
+    An entry without an effect is a mistake in the file. Where ``--set`` changes the cells, the entries of the file were
+    written for other cells, and only those that ``--set`` gives must have an effect.
+
+    Args:
+        source: the file.
+        spec: its content.
+        cells: all cells, also those that ``--only`` and ``--limit`` leave out.
+        experiments: the runs that they keep.
+    """
+    report = spec.report
+    for part, fields in (("rows", report.rows), ("cols", report.cols), ("tune", report.tune)):
+        for index, field in enumerate(fields):
+            try:
+                normal_path(field)
+            except ValueError as error:
+                raise source.error(("report", part, index), str(error)) from None
+    for key, mistake in METRICS[report.metric].wrong_units(margin=report.margin, target=report.target):
+        raise source.error(("report", key), mistake)
+    if report.select_by in ON_VALIDATION_DATA and any(not getattr(run, "val_fraction", True) for run in experiments):
+        hint = f"{report.select_by} needs held-out data: set val_fraction, for example to 0.1, in base"
+        raise source.error(("report", "select_by"), hint)
+    places: list[tuple[Where, Values]] = [
+        (("report", "headline", at), one) for at, one in enumerate(report.headline or ())
+    ]
+    places += [(("report", "baseline"), report.baseline)] if report.baseline is not None else []
+    rules = [(where, source.read_layer(values, where)) for where, values in places]
+    for _, layer in rules:
+        Rule(source, layer)
+    contrasts = [
+        _read_contrast(source, contrast, ("report", "contrasts", index))
+        for index, contrast in enumerate(report.contrasts)
+    ]
+    effects = _Effects(source, cells)
+    for where, layer in rules:
+        effects.require(where, layer)
+    for contrast in contrasts:
+        for column in contrast.columns:
+            for value in (*contrast.values, contrast.against):
+                effects.require(contrast.where, value, contrast.among, column)
+    if "tune" in report.model_fields_set:
+        for index, field in enumerate(report.tune):
+            effects.require_variation(("report", "tune", index), normal_path(field))
+
+
+class _Effects:
+    """Refuses conditions that match no cell, and fields that do not vary."""
+
+    def __init__(self, source: Source, cells: Sequence[ValidCell]) -> None:
+        self._source, self._cells = source, cells
+        self._are_changed = source.has_option(_OF_CELLS)
+
+    def require(self, where: Where, *conditions: Layer) -> None:
+        """Raise SpecError where no cell meets all conditions of an entry."""
+        given = [one for layer in conditions for one in layer.items()]
+        if self._is_excused(*(value.where for _, value in given)) or self._is_met(*conditions):
+            return
+        for path, value in given:
+            if not self._is_met({path: value}):
+                here = values_here(path, (cell.label(path) for cell in self._cells))
+                raise self._source.error(value.where, f"{_text(value)} matches no cell: fix or remove it; {here}")
+        together = " and ".join(f"{path}: {_text(value)}" for path, value in given)
+        raise self._source.error(where, f"matches no cell: fix or remove it; here no cell has {together}")
+
+    def require_variation(self, where: Where, path: str) -> None:
+        """Raise SpecError where all cells have the same value of a field."""
+        if self._is_excused(where) or self._varies(path):
+            return
+        fields = dict.fromkeys(field for cell in self._cells for field in cell.assembler.fields)
+        varying = ", ".join(filter(self._varies, fields)) or "nothing"
+        raise self._source.error(where, f"{path} does not vary: fix or remove it; here varies: {varying}")
+
+    def _is_excused(self, *places: Where) -> bool:
+        return self._are_changed and not any(map(self._source.is_option, places))
+
+    def _is_met(self, *conditions: Layer) -> bool:
+        rules = [Rule(self._source, layer) for layer in conditions]
+        return any(all(rule.matches(cell.values, cell.assembler) for rule in rules) for cell in self._cells)
+
+    def _varies(self, path: str) -> bool:
+        return len({cell.label(path) for cell in self._cells} - {None}) > 1
+
+
+@dataclass(frozen=True)
+class _Contrast:
+    """A planned comparison as conditions of cells.
+
+    Attributes:
+        where: its place in the file.
+        values: the values of its field that are compared, each a condition.
+        against: the value that they are compared with.
+        among: the cells that are compared.
+        columns: the two columns whose differences are compared; without ``between`` one, of all cells.
+    """
+
+    where: Where
+    values: tuple[Layer, ...]
+    against: Layer
+    among: Layer
+    columns: tuple[Layer, ...]
+
+
+def _read_contrast(source: Source, contrast: Values, where: Where) -> _Contrast:
+    """Return a planned comparison: values of one field, the value to compare with, and two columns."""
+    key = _compared_field(source, contrast, where)
+    raw, reference = contrast[key], contrast[AGAINST]
+    if isinstance(reference, list):
+        raise source.error((*where, AGAINST), f"expected one value, got {reference!r}")
+    among = contrast.get(IF, {})
+    if not isinstance(among, dict):
+        raise source.error((*where, IF), f"expected a mapping, as {{method: fedavg}}, got {among!r}")
+    ((path, given),) = source.read_layer({key: raw}, where).items()
+    found = _Contrast(
+        where,
+        _each(path, given),
+        {path: GivenValue(reference, (*where, AGAINST))},
+        source.read_layer(among, (*where, IF)),
+        _columns(source, contrast[BETWEEN], path, (*where, BETWEEN)) if BETWEEN in contrast else ({},),
+    )
+    for layer in ({path: given}, found.against, found.among, *found.columns):
+        Rule(source, layer)
+    for value in found.values:
+        if _form(path, value[path].raw) == _form(path, reference):
+            hint = f"{path} {format_scalar(reference)} is compared with itself"
+            raise source.error((*where, AGAINST), f"expected another value than those compared: {hint}")
+    return found
+
+
+def _compared_field(source: Source, contrast: Values, where: Where) -> str:
+    """Return the key of the field whose values are compared."""
+    fields = [key for key in contrast if key not in CONTRAST_KEYS]
+    for key in fields:
+        try:
+            normal_path(key)
+        except ValueError as error:
+            is_key = did_you_mean(key, CONTRAST_KEYS)
+            raise source.error((*where, key), unknown("key", key, CONTRAST_KEYS) if is_key else str(error)) from None
+    if len(fields) > 1:
+        condition = ", ".join(f"{key}: {format_scalar(contrast[key])}" for key in fields[1:])
+        hint = f"got {' and '.join(fields)}; restrict the cells with if: {{{condition}}}"
+        raise source.error(where, f"expected one field, {hint}")
+    if not fields or AGAINST not in contrast:
+        raise source.error(where, f"expected one field and {AGAINST!r}, as {{norm: [fn, ln], against: none}}")
+    return fields[0]
+
+
+def _columns(source: Source, between: Any, compared: str, where: Where) -> tuple[Layer, ...]:
+    """Return two different values of one field, other than the field ``compared``."""
+    pairs = list(between.items()) if isinstance(between, dict) else []
+    values = pairs[0][1] if len(pairs) == 1 else None
+    if not isinstance(values, list) or len(values) != 2 or values[0] == values[1]:
+        form = 'expected one field with two different values, as {partition: ["classes:1", iid]}'
+        raise source.error(where, f"{form}, got {between!r}")
+    ((path, given),) = source.read_layer(between, where).items()
+    if path == compared:
+        raise source.error(where, f"expected another field than {compared}, whose values are compared")
+    return _each(path, given)
+
+
+def _each(path: str, given: GivenValue) -> tuple[Layer, ...]:
+    """Return a condition for each value of a list, or for a single value."""
+    if not isinstance(given.raw, list):
+        return ({path: given},)
+    return tuple({path: GivenValue(one, (*given.where, index))} for index, one in enumerate(given.raw))
+
+
+def _text(given: GivenValue) -> str:
+    return format_scalar(given.raw)
+
+
+def _form(path: str, raw: Any) -> Any:
+    """Return a value in the form in which equal ones are equal: ``ln`` and ``{name: ln}``."""
+    return component_form(path, raw) or raw
