@@ -41,7 +41,7 @@ class StoreUnusable(UserError):
 
 
 class InvalidComponent(ValueError):
-    """A component's value that does not fit; ``path`` is the field's (empty for the whole component)."""
+    """A component, or a value of one, that does not fit; ``path`` is the field's (empty for the whole component)."""
 
     def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
         super().__init__(message)

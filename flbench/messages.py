@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -89,6 +91,34 @@ def by_similarity(name: str, known: Iterable[str]) -> list[str]:
     ['ln', 'none']
     """
     return sorted(known, key=lambda other: -_similarity(name, other))
+
+
+def hook_at(cls: type[Any], hook: str, kind: str, error: BaseException | None = None) -> str:
+    """Return file and line of a component's hook, or of the last line of its file that led to an error; then its name.
+
+    A callable without code of its own is named by its module.
+    """
+    found = getattr(cls, hook)
+    code = getattr(inspect.unwrap(getattr(found, "fget", found)), "__code__", None)
+    where = f"{code.co_filename}:{line_in(code.co_filename, error) or code.co_firstlineno}" if code else cls.__module__
+    return f"{where}: the hook {hook} of the {kind} {vars(cls).get('name', cls.__name__)!r}"
+
+
+def line_in(file: str, error: BaseException | None) -> int | None:
+    """Return the last line of a file that led to an error; None if none did."""
+    frames = traceback.walk_tb(error.__traceback__ if error else None)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == file]
+    return lines[-1] if lines else None
+
+
+def reason(error: BaseException) -> str:
+    """Return the type of an error and the first line of its text, if it has one.
+
+    >>> reason(KeyError("conv1")), reason(ValueError())
+    ("KeyError: 'conv1'", 'ValueError')
+    """
+    text = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _similarity(name: str, other: str) -> float:

@@ -6,11 +6,11 @@ import importlib.util
 import os
 import re
 import sys
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from flbench.errors import UserError
+from flbench.errors import InvalidComponent, UserError
+from flbench.messages import line_in, reason
 
 #: Absolute paths of plug-in files, separated as in $PATH.
 VARIABLE = "FLBENCH_PLUGINS"
@@ -39,24 +39,26 @@ def load_plugins() -> Iterator[str]:
     """
     for text in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         path = Path(text)
+        if not path.is_file():
+            raise UserError(f"${VARIABLE}: {path}: no such file")
         name = PREFIX + re.sub(r"\W", "_", path.stem)
         loaded = sys.modules.get(name)
         if loaded is None:
             _import(name, path)
         elif loaded.__file__ != text:
-            raise UserError(f"--plugin {path}: {loaded.__file__} has the same name; rename one of them")
+            raise UserError(f"{path}: {loaded.__file__} has the same name; rename one of them")
         yield name
 
 
 def _import(name: str, path: Path) -> None:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UserError(f"--plugin {path}: expected a Python file, whose name ends in .py")
+        raise UserError(f"{path}: expected a Python file, whose name ends in .py")
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-        raise UserError(f"--plugin {path}{f':{line}' if line else ''}: {type(error).__name__}: {error}") from error
+        line = error.lineno if isinstance(error, SyntaxError) else line_in(str(path), error)
+        what = str(error) if isinstance(error, InvalidComponent) else reason(error)
+        raise UserError(f"{path}{f':{line}' if line else ''}: {what}") from error

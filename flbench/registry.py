@@ -22,7 +22,9 @@ import dataclasses
 import hashlib
 import importlib
 import logging
+import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from importlib.metadata import entry_points
@@ -32,7 +34,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import pydantic
 
 from flbench.errors import InvalidComponent
-from flbench.messages import explain, format_scalar, unknown
+from flbench.messages import explain, format_scalar, hook_at, reason, unknown
 from flbench.plugin_files import load_plugins
 
 _log = logging.getLogger(__name__)
@@ -103,8 +105,10 @@ C = TypeVar("C", bound=Component)
 class Registry(Generic[C]):
     """The components of one kind, by name; loads its module and its entry points on first use."""
 
-    def __init__(self, kind: str, module: str, group: str) -> None:
+    def __init__(self, kind: str, module: str, group: str, base: str) -> None:
         self.kind, self.module, self.group = kind, module, group
+        #: Full name of the class that components derive from. A name, because its module imports this one.
+        self.base = base
         self._classes: dict[str, type[C]] = {}
         #: Why entry points could not be loaded, by their name.
         self._broken: dict[str, str] = {}
@@ -112,18 +116,25 @@ class Registry(Generic[C]):
         self._sources: dict[str, str] = {}
 
     def register(self, name: str) -> Callable[[type[C]], type[C]]:
-        """Register a class under ``name``; each name can be registered once."""
+        """Register a class under ``name``; each name can be registered once.
+
+        Returns:
+            The decorator. It raises InvalidComponent for a class that does not derive from the base of its kind, lacks
+            a method of its contract, or has a field or a name that is taken.
+        """
 
         def enter(cls: type[C]) -> type[C]:
+            if self.base not in map(_full_name, cls.__mro__):
+                raise InvalidComponent(f"{self.kind} {name!r} must derive from {self.base}")
             if reserved := {"name", "version"} & {field.name for field in dataclasses.fields(cls)}:
-                raise ValueError(
+                raise InvalidComponent(
                     f"{self.kind} {name!r} cannot have a field called {reserved.pop()!r}: it names the component"
                 )
             if missing := sorted(getattr(cls, "__abstractmethods__", ())):
-                raise ValueError(f"{self.kind} {name!r} must define {', '.join(f'{one}()' for one in missing)}")
+                raise InvalidComponent(f"{self.kind} {name!r} must define {', '.join(f'{one}()' for one in missing)}")
             taken = self._classes.setdefault(name, cls)
-            if (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise ValueError(f"{self.kind} {name!r} is registered twice: {taken!r} and {cls!r}")
+            if _full_name(taken) != _full_name(cls):
+                raise InvalidComponent(f"{self.kind} {name!r} is registered twice: {taken!r} and {cls!r}")
             cls.name = name
             self._classes[name] = cls
             return cls
@@ -162,8 +173,11 @@ class Registry(Generic[C]):
     def source(self, name: str) -> str:
         """Return the source code behind a component of another package, as ``package=hash``; empty for our own."""
         cls = self.classes.get(name)
-        package = cls.__module__.partition(".")[0] if cls else ""
-        return f"{package}={self._sources[package]}" if package in self._sources else ""
+        return f"{_package(cls)}={self._sources[_package(cls)]}" if cls and self.is_plugin(cls) else ""
+
+    def is_plugin(self, cls: type[Any]) -> bool:
+        """Return whether a class is a component that another package has added."""
+        return cls in self._classes.values() and _package(cls) in self._sources
 
     def read(self, raw: Any) -> tuple[type[C], dict[str, Any]]:
         """Return the class that a YAML form names and the fields it gives, names checked and values not.
@@ -208,6 +222,14 @@ class Registry(Generic[C]):
             if _coerced(value, getattr(component, key)):
                 raise InvalidComponent(f"expected {_type_of(getattr(component, key))}, got {value!r}", (key,))
         return component
+
+
+def _full_name(cls: type[Any]) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _package(cls: type[Any]) -> str:
+    return cls.__module__.partition(".")[0]
 
 
 @cache
@@ -294,13 +316,37 @@ def _type_of(value: Any) -> str:
 
 
 # The registries themselves. Each loads lazily, by module name, because those modules import this one.
-METHODS: Registry[Any] = Registry("method", "flbench.methods", "flbench.methods")
-NORMS: Registry[Any] = Registry("norm", "flbench.models.norms", "flbench.norms")
-HEADS: Registry[Any] = Registry("head", "flbench.models.heads", "flbench.heads")
-MODELS: Registry[Any] = Registry("model", "flbench.models", "flbench.models")
-DATASETS: Registry[Any] = Registry("dataset", "flbench.data.catalog", "flbench.datasets")
-PARTITIONS: Registry[Any] = Registry("partition", "flbench.data.partition", "flbench.partitions")
-PROBES: Registry[Any] = Registry("probe", "flbench.probes", "flbench.probes")
+METHODS: Registry[Any] = Registry("method", "flbench.methods", "flbench.methods", "flbench.methods.base.Method")
+NORMS: Registry[Any] = Registry("norm", "flbench.models.norms", "flbench.norms", "flbench.models.norms.base.Norm")
+HEADS: Registry[Any] = Registry("head", "flbench.models.heads", "flbench.heads", "flbench.models.heads.base.Head")
+MODELS: Registry[Any] = Registry("model", "flbench.models", "flbench.models", "flbench.models.base.Model")
+DATASETS: Registry[Any] = Registry(
+    "dataset", "flbench.data.catalog", "flbench.datasets", "flbench.data.datasets.Dataset"
+)
+PARTITIONS: Registry[Any] = Registry(
+    "partition", "flbench.data.partition", "flbench.partitions", "flbench.data.partition.base.Partition"
+)
+PROBES: Registry[Any] = Registry("probe", "flbench.probes", "flbench.probes", "flbench.probes.base.Probe")
 #: Places outside the store that show runs; no part of an experiment.
-TRACKERS: Registry[Any] = Registry("tracker", "flbench.tracking.trackers", "flbench.trackers")
+TRACKERS: Registry[Any] = Registry(
+    "tracker", "flbench.tracking.trackers", "flbench.trackers", "flbench.tracking.sink.Tracker"
+)
 REGISTRIES = (METHODS, NORMS, HEADS, MODELS, DATASETS, PARTITIONS, PROBES)
+
+
+def plugin_mistake(error: Exception) -> str | None:
+    """Return the message about an error that a component of another package raised; None if none of them did.
+
+    It names the first method of such a component on the way to the error, or the one whose arguments are wrong.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        cls, hook = type(frame.f_locals.get("self")), frame.f_code.co_name
+        registry = next((one for one in (*REGISTRIES, TRACKERS) if one.is_plugin(cls)), None)
+        if registry is None:
+            continue
+        if frame.f_globals["__name__"].partition(".")[0] != _package(cls):
+            wrong_call = re.match(rf"{re.escape(cls.__qualname__)}\.(\w+)\(\) ", str(error))
+            hook = wrong_call[1] if isinstance(error, TypeError) and wrong_call else ""
+        if hasattr(cls, hook):
+            return f"{hook_at(cls, hook, registry.kind, error)} raised {reason(error)}"
+    return None

@@ -42,7 +42,9 @@ class Required(Component):
 
 @pytest.fixture
 def things() -> Registry[Component]:
-    registry: Registry[Component] = Registry("thing", "flbench.errors", "flbench.test_things")
+    registry: Registry[Component] = Registry(
+        "thing", "flbench.errors", "flbench.test_things", "flbench.registry.Component"
+    )
     for name, cls in (("plain", Plain), ("knobs", Knobs), ("required", Required)):
         registry.register(name)(cls)
     return registry
@@ -53,7 +55,7 @@ def test_names_keep_the_order_of_registration(things: Registry[Component]) -> No
 
 
 def test_a_name_can_be_registered_once(things: Registry[Component]) -> None:
-    with pytest.raises(ValueError, match="'plain' is registered twice"):
+    with pytest.raises(InvalidComponent, match="'plain' is registered twice"):
         things.register("plain")(Knobs)
 
 
@@ -62,7 +64,7 @@ def test_reserved_field_names_are_refused(things: Registry[Component]) -> None:
     class Named(Component):
         name: str = ""  # type: ignore[misc]
 
-    with pytest.raises(ValueError, match="cannot have a field called 'name'"):
+    with pytest.raises(InvalidComponent, match="cannot have a field called 'name'"):
         things.register("named")(Named)
 
 
@@ -71,7 +73,7 @@ def test_a_component_that_lacks_a_method_of_its_contract_is_refused(things: Regi
     class Blind(Probe):
         """A probe that measures nothing."""
 
-    with pytest.raises(ValueError, match=r"thing 'blind' must define measure\(\)"):
+    with pytest.raises(InvalidComponent, match=r"thing 'blind' must define measure\(\)"):
         things.register("blind")(Blind)
     assert "blind" not in things.classes
 
@@ -148,7 +150,9 @@ def test_labels(things: Registry[Component]) -> None:
 
 
 def test_entry_points_and_module_load_on_first_use() -> None:
-    registry: Registry[Component] = Registry("thing", "flbench.no_such_module", "flbench.test_things")
+    registry: Registry[Component] = Registry(
+        "thing", "flbench.no_such_module", "flbench.test_things", "flbench.registry.Component"
+    )
     with pytest.raises(ModuleNotFoundError):
         list(registry.classes)
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.boundary import check_environment, guarded_output
+from flbench.cli.boundary import check_environment, guarded_output, plugin_mistakes
 from flbench.cli.commands import Commands
 from flbench.errors import UserError
 from flbench.plugin_files import add_plugins
@@ -54,7 +54,8 @@ def main() -> None:
     try:
         with guarded_output():
             check_environment()
-            app()
+            with plugin_mistakes():
+                app()
     except UserError as error:
         with guarded_output():
             print(f"error: {error}", file=sys.stderr)

@@ -44,6 +44,21 @@ def check_environment() -> None:
             raise UserError(f"{os.fsencode(text)!r:.200}: expected text in UTF-8; rename the file or folder") from None
 
 
+@contextmanager
+def plugin_mistakes() -> Iterator[None]:
+    """Report an error in a component of another package as a UserError: the mistake is its author's, not flbench's."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        from flbench.registry import plugin_mistake  # slow, and after an error only
+
+        if (message := plugin_mistake(error)) is None:
+            raise
+        raise UserError(message) from error
+
+
 class _Output(io.TextIOWrapper):
     """A standard stream; once it cannot be written, further text is dropped.
 

@@ -7,7 +7,6 @@ every client of a stack.
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Sequence, Set
 from dataclasses import fields
 from numbers import Real
@@ -16,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from flbench.errors import UserError, out_of_memory
+from flbench.messages import hook_at, reason
 from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, overrides
 
 _TREE = "a dict of tensors by name"
@@ -51,36 +51,23 @@ def _checked(cls: type[Method], hook: str, seen: set[str]) -> Callable[..., Any]
         except Exception as error:
             if out_of_memory(error):
                 raise
-            raise UserError(f"{_place(cls, hook, error)} raised {_reason(error)}") from error
+            raise UserError(f"{hook_at(cls, hook, 'method', error)} raised {_reason(error)}") from error
         if hook not in seen:
             if problem := check(value, *given):
-                raise UserError(f"{_place(cls, hook)} returned {problem}")
+                raise UserError(f"{hook_at(cls, hook, 'method')} returned {problem}")
             seen.add(hook)
         return value
 
     return call
 
 
-def _place(cls: type[Method], hook: str, error: Exception | None = None) -> str:
-    """File and line of the hook, or of the last line of its file that led to the error; then its name."""
-    code = getattr(inspect.unwrap(getattr(cls, hook)), "__code__", None)
-    where = cls.__module__
-    if code is not None:
-        line = code.co_firstlineno
-        for frame, number in traceback.walk_tb(error.__traceback__ if error else None):
-            line = number if frame.f_code.co_filename == code.co_filename else line
-        where = f"{code.co_filename}:{line}"
-    return f"{where}: the hook {hook} of the method {vars(cls).get('name', cls.__name__)!r}"
-
-
 def _reason(error: Exception) -> str:
-    text = str(error).partition("\n")[0]
-    if text.startswith(_READS_A_VALUE):
-        text = (
-            "it reads the value of a tensor (.item(), float(...) or a branch), but is mapped over the clients of a "
-            "stack; use tensor operations such as torch.where"
+    if str(error).startswith(_READS_A_VALUE):
+        return (
+            f"{type(error).__name__}: it reads the value of a tensor (.item(), float(...) or a branch), but is mapped "
+            "over the clients of a stack; use tensor operations such as torch.where"
         )
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return reason(error)
 
 
 def _what(value: Any) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import flbench as flbench_package
+from flbench.errors import InvalidComponent
+from flbench.registry import REGISTRIES, TRACKERS, Component, Registry
 
 HERE = Path(__file__).parent
 
@@ -243,9 +248,79 @@ def test_components_of_a_single_file(tmp_path: Path) -> None:
     plugin.write_text("x = 1\n\ny = x / 0\n")
     broken = flbench(tmp_path / "site", *sweep)
     assert broken.returncode == 2
-    assert broken.stderr == f"error: --plugin {plugin}:3: ZeroDivisionError: division by zero\n"
+    assert broken.stderr == f"error: {plugin}:3: ZeroDivisionError: division by zero\n"
     missing = flbench(tmp_path / "site", "--plugin", "none.py", "show", "norms")
     assert (missing.returncode, missing.stderr) == (
         2,
         "error: --plugin none.py: expected a Python file, there is none\n",
     )
+
+
+def test_a_file_that_the_variable_names_and_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLBENCH_PLUGINS", "/none.py")
+    done = flbench(tmp_path / "site", "show", "norms")
+    assert (done.returncode, done.stderr) == (2, "error: $FLBENCH_PLUGINS: /none.py: no such file\n")
+
+
+@pytest.mark.parametrize("registry", [*REGISTRIES, TRACKERS], ids=lambda registry: registry.kind)
+def test_a_component_must_derive_from_the_base_of_its_kind(registry: Registry[Any]) -> None:
+    @dataclass(frozen=True)
+    class Bare:
+        """It derives from nothing."""
+
+    module, _, name = registry.base.rpartition(".")
+    assert issubclass(getattr(importlib.import_module(module), name), Component)
+    with pytest.raises(InvalidComponent, match=f"^{registry.kind} 'bare' must derive from {registry.base}$"):
+        registry.register("bare")(Bare)
+    assert "bare" not in registry.classes
+
+
+HEAD = """from dataclasses import dataclass
+from flbench.data.partition.base import Partition
+from flbench.models.base import Model
+from flbench.models.norms.base import Norm
+from flbench.registry import MODELS, NORMS, PARTITIONS
+"""
+
+
+@pytest.mark.parametrize(
+    ("component", "chosen", "problem"),
+    [
+        (
+            ("NORMS", "", "pass"),
+            "norm=mine",
+            "6: norm 'mine' must derive from flbench.models.norms.base.Norm",
+        ),
+        (
+            ("NORMS", "(Norm)", "def layer(self, site): return 1 / 0"),
+            "norm=mine",
+            "9: the hook layer of the norm 'mine' raised ZeroDivisionError: division by zero",
+        ),
+        (
+            ("NORMS", "(Norm)", "def layer(self): return None"),
+            "norm=mine",
+            "9: the hook layer of the norm 'mine' raised TypeError: Mine.layer() takes 1 positional argument but 2 "
+            "were given",
+        ),
+        (
+            ("MODELS", "(Model)", "def stages(self): return ()[1]"),
+            "model=mine",
+            "9: the hook stages of the model 'mine' raised IndexError: tuple index out of range",
+        ),
+        (
+            ("PARTITIONS", "(Partition)", "def problem(self, *_): raise RuntimeError"),
+            "partition=mine",
+            "9: the hook problem of the partition 'mine' raised RuntimeError",
+        ),
+    ],
+)
+def test_a_mistake_in_a_component_of_a_file_is_one_message(
+    component: tuple[str, str, str], chosen: str, problem: str, tmp_path: Path
+) -> None:
+    registry, base, body = component
+    plugin = tmp_path / "mine.py"
+    lines = (f'@{registry}.register("mine")', "@dataclass(frozen=True)", f"class Mine{base}:", f"    {body}")
+    plugin.write_text(HEAD + "\n".join(lines) + "\n")
+    done = flbench(tmp_path / "site", "--plugin", str(plugin), "run", chosen, "--store", str(tmp_path / "runs"))
+    assert (done.returncode, done.stderr) == (2, f"error: {plugin}:{problem}\n")
+    assert not (tmp_path / "runs").exists()
