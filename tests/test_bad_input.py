@@ -267,6 +267,10 @@ CASES = [
     option("--set inside a name", ("--set", "axes.norm[1].groups=4"), "axes.norm[1].groups: ", "of norm 'ln'"),
     # Values that contradict each other.
     case("more classes than there are", "base: {partition: classes:11}", "base.partition: ", "at most classes:10"),
+    case("more clients than samples", "base: {clients: 10000, partition: iid}", "base.clients: ", "the set has 1442"),
+    case(
+        "more shards than samples", "base: {clients: 1000, partition: 'shards:2'}", "base.clients: ", "in 2000 shards"
+    ),
     case("classes that no client holds", "base: {clients: 3}", "classes:1 of digits among 3 clients"),
     case("too small an image", "base: {model: cnn}", "base.model: cnn on digits: images of 8x8 pixels are too small"),
     case("groups that do not divide", "axes: {norm: [gn], norm.groups: [2, 3]}", "groups=3 does not divide", "128"),

@@ -317,6 +317,14 @@ def test_experiments_are_frozen() -> None:
         ({"norm": "bn", "batch_size": 1}, "batch_size: bn needs at least 2 samples in a batch"),
         ({"model": "cnn"}, "model: cnn on digits: images of 8x8 pixels are too small"),
         ({"partition": "classes:11"}, "partition: classes:11 of digits among 10 clients"),
+        (
+            {"clients": 1443},
+            "clients: digits: 1443 clients with at least 1 training samples each need 1443, the set has",
+        ),
+        (
+            {"partition": "dirichlet:1", "min_size": 145},
+            "clients: digits: 10 clients with at least 145 training samples each need 1450, the set has 1442; lower",
+        ),
         ({"probes": "drift"}, "probes: expected a list of probes"),
         ({"kind": "sharpness", "rounds": 5}, "rounds: nothing trains without lr: rounds must be 0, got 5"),
         ({"kind": "deep", "rounds": 5}, "rounds: nothing trains without lr: rounds must be 0, got 5"),

@@ -133,6 +133,12 @@ def _partition_fits(dataset: Any, partition: Any, clients: int) -> str | None:
     return f"{partition.label()} of {dataset.label()} among {clients} clients: {problem}" if problem else None
 
 
+def _samples_suffice(dataset: Any, partition: Any, clients: int, min_size: int) -> str | None:
+    # ``counts`` are those of the whole set; where only the files tell, or have fewer, the run itself finds out.
+    problem = partition.shortage(dataset.counts[0], clients, min_size) if dataset.counts is not None else None
+    return f"{dataset.label()}: {problem}" if problem else None
+
+
 def _min_size_is_reached(partition: Any, min_size: int) -> str | None:
     if min_size == 1 or partition.draws > 1:
         return None
@@ -235,6 +241,7 @@ class Federated(_Training):
     checks: ClassVar[tuple[Check, ...]] = (
         *_Training.checks,
         Check(("dataset", "partition", "clients"), "partition", _partition_fits),
+        Check(("dataset", "partition", "clients", "min_size"), "clients", _samples_suffice),
         Check(("partition", "min_size"), "min_size", _min_size_is_reached),
         Check(("method", "batch_size"), "batch_size", _batch_fits),
         Check(("drop_last", "local_epochs"), "drop_last", _partial_batches_end_epochs),

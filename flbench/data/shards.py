@@ -114,11 +114,8 @@ def _draw_counts(
 ) -> Ints:
     """Return training samples per (client, group), (K, G), drawn until every client has ``min_size``."""
     total, best = int(sizes_DC.sum()), -1
-    if clients * min_size > total:
-        raise UserError(
-            f"{clients} clients with at least {min_size} training samples each need {clients * min_size}, "
-            f"the set has {total}; lower 'clients' or 'min_size'"
-        )
+    if problem := partition.shortage(total, clients, min_size):
+        raise UserError(problem)
     domains, classes = sizes_DC.shape
     each = clients // domains
     for attempt in range(partition.draws):

@@ -50,6 +50,15 @@ class Partition(Component):
         """Return why these numbers of classes and clients do not fit (with ``by_domain``: the clients of a domain)."""
         return None
 
+    def shortage(self, samples: int, clients: int, min_size: int) -> str | None:
+        """Return why so many training samples do not suffice for these clients, or None."""
+        if clients * min_size <= samples:
+            return None
+        return (
+            f"{clients} clients with at least {min_size} training samples each need {clients * min_size}, "
+            f"the set has {samples}; lower 'clients' or 'min_size'"
+        )
+
     def rows(self, data: Data, clients: int) -> Rows | None:
         """Return the rows of each client where they are given; None: they are dealt by ``counts``.
 

@@ -199,15 +199,20 @@ class LabelShards(Partition):
 
     n: Annotated[int, Field(ge=1)]
 
+    def shortage(self, samples: int, clients: int, min_size: int) -> str | None:
+        """Return also why, if there are more shards than samples."""
+        if problem := super().shortage(samples, clients, min_size):
+            return problem
+        if clients * self.n <= samples:
+            return None
+        return (
+            f"{self.label()}: {samples} training samples cannot be cut in {clients * self.n} shards; "
+            "use fewer clients or fewer shards a client"
+        )
+
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
         """Count the classes in each shard and deal the shards at random."""
-        total, shards = int(sizes_C.sum()), clients * self.n
-        if shards > total:
-            raise UserError(
-                f"{self.label()}: {total} training samples cannot be cut in {shards} shards; "
-                "use fewer clients or fewer shards a client"
-            )
-        sizes = deal_evenly(total, shards)[:, None]
+        sizes = deal_evenly(int(sizes_C.sum()), clients * self.n)[:, None]
         # Shards and classes are intervals of the sorted samples; each shard's classes are the overlaps.
         shard_ends, class_ends = np.cumsum(sizes)[:, None], np.cumsum(sizes_C)
         overlap = np.minimum(shard_ends, class_ends) - np.maximum(shard_ends - sizes, class_ends - sizes_C)
