@@ -37,7 +37,7 @@ from flbench.report.dataframes import write_csv
 from flbench.report.figures.kinds import write_figures
 from flbench.report.leaderboard import build
 from flbench.report.manuscript import write_manuscript
-from flbench.report.output import check_replaceable, write_commented, write_text, written
+from flbench.report.output import check_replaceable, targets, write_commented, write_text, written
 from flbench.report.page.document import document
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import options_of, parts_of
@@ -163,10 +163,12 @@ def report(
         board = dataclasses.replace(board, options=dataclasses.replace(board.options, title=title))
     first, *more = [name for name, _ in board.options.specs] or _names(choice)
     out = out or Path(f"{first}-and-{len(more)}-more.md" if more else f"{first}.md")
-    if not force:
-        check_replaceable(html, board.options.title)
+    for path in () if force else (html, bibtex, *(() if as_json else targets(board, out, details))):
+        check_replaceable(path, board.options.title)
     with ExitStack() as stack:
         stack.enter_context(writing())
+        if latex is not None:  # the first, because it checks its files when its figures are drawn
+            count = write_manuscript(board, latex, figure_kinds(papers()).values(), data, replace=force)
         if csv is not None:
             write_csv(csv, board.collection.runs)
         if figures is not None or html is not None:
@@ -175,14 +177,10 @@ def report(
             board = dataclasses.replace(board, pictures=pictures)
         if html is not None:
             write_text(html, to_html(document(board), board.options.title))
-        if latex is not None:
-            count = write_manuscript(board, latex, figure_kinds(papers()).values(), data, replace=force)
         if bibtex is not None:
-            write_commented(board, bibtex, bibliography(board), replace=force)
+            write_commented(board, bibtex, bibliography(board))
         shown = board if figures is not None else dataclasses.replace(board, pictures=())
         pages = {} if as_json else written(shown, out, details)
-        for path in () if force else pages:
-            check_replaceable(path, board.options.title)
         for path, text in pages.items():
             write_text(path, text)
     if as_json:

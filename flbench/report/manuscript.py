@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from flbench.report.figures.drawing import Drawing, FigureKind, save_as
 from flbench.report.figures.in_paper import fit
 from flbench.report.figures.kinds import draw
 from flbench.report.figures.style import PAPER
-from flbench.report.output import write_commented
+from flbench.report.output import check_replaceable, write_commented
 from flbench.report.page.floats import figure_caption, tables_of
 from flbench.report.write.latex import escape, figure, to_latex
 
@@ -49,24 +51,27 @@ def write_manuscript(
         The number of files.
 
     Raises:
-        UserError: a file is there that is no report with this title, and ``replace`` is false.
+        UserError: a file is there that is no report with this title, and ``replace`` is false; nothing is written.
     """
     texts = {f"tables/{table.name}.tex": to_latex(table) for table in tables_of(board)}
     drawings = (drawing for kind in kinds for drawing in draw(board, kind, data_root, PAPER))
-    pictures = list(_write_pictures(board, drawings, folder / "figures"))
-    texts |= {f"figures/{name}.tex": text for name, text in pictures}
-    texts["main.tex"] = _DOCUMENT.format(
-        title=escape(board.options.title), inputs="\n".join(f"\\input{{{name}}}" for name in texts)
-    )
-    texts["references.bib"] = bibliography(board)
+    with tempfile.TemporaryDirectory() as drawn:  # which files there will be is known when all figures are drawn
+        pictures = list(_write_pictures(board, drawings, Path(drawn)))
+        texts |= {f"figures/{name}.tex": text for name, text in pictures}
+        texts["main.tex"] = _DOCUMENT.format(
+            title=escape(board.options.title), inputs="\n".join(f"\\input{{{name}}}" for name in texts)
+        )
+        texts["references.bib"] = bibliography(board)
+        for name in () if replace else texts:
+            check_replaceable(folder / name, board.options.title)
+        shutil.copytree(drawn, folder / "figures", dirs_exist_ok=True)
     for name, text in texts.items():
-        write_commented(board, folder / name, text, _NEEDS if "/" in name else "", replace=replace)
+        write_commented(board, folder / name, text, _NEEDS if "/" in name else "")
     return len(texts) + len(pictures)
 
 
 def _write_pictures(board: Leaderboard, drawings: Iterable[Drawing], folder: Path) -> Iterator[tuple[str, str]]:
     """Write drawings as PDF files, and yield the name and the float of each that a page has room for."""
-    folder.mkdir(parents=True, exist_ok=True)
     for drawing in drawings:
         if (width := fit(drawing)) is not None:
             save_as(drawing, folder / f"{drawing.name}.pdf")

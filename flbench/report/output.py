@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import unescape
 from pathlib import Path
 
@@ -33,6 +33,11 @@ def write_leaderboard(
     return board
 
 
+def targets(board: Leaderboard, out: Path, details: Path | None) -> Iterable[Path]:
+    """Return the paths of the files that ``written`` returns, which do not depend on pictures."""
+    return (out,) if details is None else documents(board, out, details)
+
+
 def written(board: Leaderboard, out: Path, details: Path | None) -> dict[Path, str]:
     """Return the Markdown files of a report: one, or with a folder for details a first page and their pages."""
     files = {out: document(board)} if details is None else documents(board, out, details)
@@ -60,14 +65,8 @@ def _title_comment(title: str) -> str:
     return comment(f"flbench report: {title}")
 
 
-def write_commented(board: Leaderboard, path: Path, text: str, needs: str = "", *, replace: bool = False) -> None:
-    """Write a file of LaTeX or BibTeX below comments: the title of the report, its command, what the text needs.
-
-    Raises:
-        UserError: the file is no earlier report with this title, and ``replace`` is false.
-    """
-    if not replace:
-        check_replaceable(path, board.options.title)
+def write_commented(board: Leaderboard, path: Path, text: str, needs: str = "") -> None:
+    """Write a file of LaTeX or BibTeX below comments: the title of the report, its command, what the text needs."""
     lines = filter(None, [board.options.command, needs])
     write_text(path, f"{_title_comment(board.options.title)}{''.join(map(comment, lines))}\n{text}")
 

@@ -391,7 +391,8 @@ def test_another_report_is_not_replaced(
         Path(name).write_text("# Notes on tiny\n")
     Path("other.yaml").write_text(SPEC.replace("tiny", "other"))
     assert flbench(monkeypatch, "report", "other.yaml", "--out", "other.md", "--force", "--csv", "a.csv") == 0
-    kept = {path: path.read_bytes() for path in here.glob("*.*") if path.is_file()}
+    Path("mine.bib").write_text("@misc{mine}\n")
+    before = {path: path.read_bytes() if path.is_file() else None for path in here.iterdir()}
     capsys.readouterr()
     for words, message in (
         (
@@ -400,10 +401,17 @@ def test_another_report_is_not_replaced(
         ),
         (["--out", "other.md"], "other.md is a report on other, and this one is on tiny"),
         (["--html", "page.html", "--csv", "new.csv"], "page.html is no report"),
+        (["--out", "other.md", "--latex", "tex", "--bibtex", "b.bib"], "other.md is a report on other"),
+        (
+            ["--out", "other.md", "--csv", "b.csv", "--html", "b.html", "--figures", "f"],
+            "other.md is a report on other",
+        ),
+        (["--bibtex", "mine.bib", "--csv", "b.csv", "--latex", "tex"], "mine.bib is no report"),
     ):
         assert flbench(monkeypatch, "report", "tiny.yaml", *words) == 2
         assert f"error: {message}" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in here.glob("*.*") if path.is_file()} == kept, "nothing is written"
+    after = {path: path.read_bytes() if path.is_file() else None for path in here.iterdir()}
+    assert after == before, "nothing is written"
     for _ in range(2):
         again = ["--only", "partition=iid", "--html", "new.html", "--out", "notes.md"]
         assert flbench(monkeypatch, "report", "tiny.yaml", *again, *(["--force"] if _ == 0 else [])) == 0

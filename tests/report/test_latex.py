@@ -157,8 +157,10 @@ def test_a_manuscript_replaces_only_its_own_files(tmp_path: Path) -> None:
     write()
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")} == first, "the same bytes"
     (tmp_path / "main.tex").write_text("My paper.\n")
+    (tmp_path / "references.bib").unlink()
     with pytest.raises(UserError, match=r"main\.tex is no report"):
         write()
+    assert not (tmp_path / "references.bib").exists(), "nothing is written"
     assert (tmp_path / "main.tex").read_text() == "My paper.\n"
     write(replace=True)
     assert (tmp_path / "main.tex").read_bytes() == first["main.tex"]
