@@ -97,9 +97,18 @@ def sweep(
     wanted = SweepWorkers.of(given, data, backend=backend, profile=profile, count=workers)
     require_device(given.experiments, lambda: wanted.options.device)
     needed: Literal["data", "content", "nothing"] = "content" if wanted.backend == "slurm" else "data"
-    loaded = given.planned_as(resolve_data(given.experiments, store, data, "nothing" if dry_run else needed))
+    problem: UserError | None = None
+    try:
+        experiments = resolve_data(given.experiments, store, data, needed)
+    except UserError as error:
+        if not dry_run:
+            raise
+        experiments, problem = resolve_data(given.experiments, store, data, "nothing"), error
+    loaded = given.planned_as(experiments)
     if dry_run:
         print_dry_run(loaded, store, workers=wanted.count, rerun=rerun, as_json=as_json)
+        if problem is not None:  # on standard error, beside JSON, too
+            typer.echo(f"without --dry-run, this sweep cannot start: {problem}", err=True)
         script = wanted.script(store, f"{loaded.name}/{loaded.spec_hash}", loaded.experiments)
         if script is not None and not as_json:
             typer.echo(script)

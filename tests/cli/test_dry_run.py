@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from flbench.cli import app
 from flbench.cli.dry_run import SHOWN, estimate, print_dry_run
+from flbench.errors import DataMissing
 from flbench.store import Store
 from flbench.sweeps import Sweep, load_sweep
 from tests.report.stores import finish
@@ -113,3 +114,17 @@ def test_finished_runs_of_a_store_are_found(sweep: Sweep, tmp_path: Path) -> Non
     assert (facts["done"], facts["missing"]) == (1, 11)
     assert [cell["done"] for cell in facts["cells"]] == [1, 0, 0, 0, 0, 0]
     assert facts["estimated_seconds"] > 0
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "folder:none"])
+def test_missing_data_are_named_as_the_sweep_itself_does(dataset: str, tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"version: 1\nname: missing\nbase: {{dataset: '{dataset}', partition: iid}}\n")
+    sweep = ["sweep", str(path), "--data", str(tmp_path), "--store", str(tmp_path / "store")]
+    problem = CliRunner().invoke(app, sweep).exception
+    assert isinstance(problem, DataMissing) and f"the data set {dataset} is missing" in str(problem)
+    for options in (["--dry-run"], ["--dry-run", "--json"]):
+        done = CliRunner().invoke(app, [*sweep, *options])
+        assert done.exit_code == 0
+        assert done.stderr == f"without --dry-run, this sweep cannot start: {problem}\n"
+    assert not (tmp_path / "store").exists()
