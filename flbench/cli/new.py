@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from flbench.config import registry_of
+from flbench.data.datasets import data_root
 from flbench.errors import UserError
 
 #: The files that are written, as templates.
@@ -46,4 +47,7 @@ def new(
         path.write_text(Template(text).substitute(words), encoding="utf-8")
     component, test = written
     typer.echo(f"wrote {component} and {test}; next:\n  pytest {test}")
+    if kind == "dataset":
+        images = data_root() / name
+        typer.echo(f"  put images into {images}/train/CLASS/ and {images}/test/CLASS/")
     typer.echo(f"  flbench --plugin {component} run {kind}={name}")

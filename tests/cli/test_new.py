@@ -20,7 +20,7 @@ def run(folder: Path, *command: str) -> str:
     done = subprocess.run(
         [sys.executable, *command],
         cwd=folder,
-        env={**os.environ, "FLBENCH_STORE": str(folder / "runs")},
+        env={**os.environ, "FLBENCH_STORE": str(folder / "runs"), "FLBENCH_DATA": str(folder / "data")},
         capture_output=True,
         text=True,
         check=False,
@@ -34,7 +34,10 @@ def run(folder: Path, *command: str) -> str:
 def test_the_written_test_passes_and_the_component_runs(kind: str, tmp_path: Path) -> None:
     flbench = ("-c", "from flbench.cli import main; main()")
     said = run(tmp_path, *flbench, "new", kind, "my-own")
-    assert said.splitlines()[1:] == ["  pytest test_my_own.py", f"  flbench --plugin my_own.py run {kind}=my-own"]
+    images = tmp_path / "data" / "my-own"
+    put = [f"  put images into {images}/train/CLASS/ and {images}/test/CLASS/"] if kind == "dataset" else []
+    first, last = "  pytest test_my_own.py", f"  flbench --plugin my_own.py run {kind}=my-own"
+    assert said.splitlines()[1:] == [first, *put, last]
     assert "passed" in run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_own.py")
     shown = run(tmp_path, *flbench, "--plugin", "my_own.py", "show", kind, "my-own")
     assert "flbench_plugin_my_own" in shown
