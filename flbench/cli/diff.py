@@ -79,7 +79,7 @@ def _side(name: str, store: Path, *, cells: bool) -> Sequence[Run]:
         return runs_of_files([path]).runs
     opened = Store(store, create=False)
     if "=" in name:
-        matches = condition(shlex.split(name))
+        matches = condition(shlex.split(name), prefix="")
         return [run for run in runs_of_store(opened).runs if matches(run.experiment)]
     if (file := find_file(name)).suffix in (".yaml", ".yml"):
         sweep = load_sweep(file)

@@ -180,9 +180,9 @@ def experiment_from(fields: Iterable[str]) -> Experiment:
     return experiment
 
 
-def condition(only: Iterable[str]) -> Callable[[Experiment], bool]:
-    """Return a test whether an experiment meets every ``FIELD=VALUE``; raises SpecError for an invalid one."""
-    rules = [Rule(source, layer) for source, layer in read_only(only)]
+def condition(only: Iterable[str], prefix: str = "--only ") -> Callable[[Experiment], bool]:
+    """Return a test whether an experiment meets every ``FIELD=VALUE``; raises SpecError as ``read_only`` does."""
+    rules = [Rule(source, layer) for source, layer in read_only(only, prefix)]
     return lambda experiment: all(rule.holds_for(experiment) for rule in rules)
 
 

@@ -45,11 +45,15 @@ def apply_sets(source: Source, sets: Iterable[str]) -> None:
                 source.remove((*where[:-1], setting), option)
 
 
-def read_only(only: Iterable[str]) -> list[tuple[Source, Layer]]:
-    """Return the conditions of ``FIELD=VALUE`` options, those of one field joined to any-of; raises SpecError."""
+def read_only(only: Iterable[str], prefix: str = "--only ") -> list[tuple[Source, Layer]]:
+    """Return the conditions of ``FIELD=VALUE`` options, those of one field joined to any-of.
+
+    Raises:
+        SpecError: one is invalid; the message begins with ``prefix`` and the condition, as the user typed them.
+    """
     wanted: dict[str, tuple[str, list[Any]]] = {}
     for text in only:
-        option = f"--only {text}"
+        option = f"{prefix}{text}"
         field, value = _split(option, text, "FIELD=VALUE, as in method=fedavg or lr=[0.1,0.3]")
         path = _normal_path(option, field)
         values = value if isinstance(value, list) else [value]

@@ -153,3 +153,5 @@ def test_ambiguous_and_empty_sides_are_errors(store: Store) -> None:
     assert "runs have several partners" in refusal("diff", "norm=gn", "norm=[ln,none]")
     assert "norm=fn: no run" in refusal("diff", "norm=fn", "norm=ln")
     assert "did you mean 'acc'?" in refusal("diff", "norm=none", "norm=ln", "--metric", "accc")
+    assert refusal("diff", "norm=none", "norm=lnx").startswith("norm=lnx: norm: unknown norm 'lnx'")
+    assert refusal("diff", "norm=none", "norm=ln", "--only", "norm=lnx").startswith("--only norm=lnx: ")
