@@ -20,7 +20,10 @@ from flbench.errors import DataMissing, InvalidComponent, UserError
 from flbench.registry import DATASETS
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, add_completion=False, help="List, download and verify data sets."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    help="List, download and verify data sets.\n\nExample: flbench data download cifar10",
 )
 
 

@@ -49,7 +49,10 @@ def doctor(
     as_json: JsonOption = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Also list missing data sets.")] = False,
 ) -> None:
-    """Check python, torch, GPU, SLURM, W&B, TensorBoard, store and data; exit code 1 if something needed is broken."""
+    """Check python, torch, GPU, SLURM, W&B, TensorBoard, store and data; exit code 1 if something needed is broken.
+
+    Example: flbench doctor --verbose
+    """
     findings = [
         Finding("python", "ok", f"{platform.python_version()} ({sys.executable}), {platform.platform()}"),
         _torch(),

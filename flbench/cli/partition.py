@@ -24,7 +24,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
-    help="Show how the data are split across clients.",
+    help="Show how the data are split across clients.\n\n"
+    "Example: flbench partition show dataset=digits partition=dirichlet:0.1",
 )
 
 #: The fields of an experiment that define its partition.
