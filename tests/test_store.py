@@ -506,13 +506,17 @@ def test_success_resets_the_count_of_failures(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"schema": 1, "status": "done"}'])
-def test_damaged_result_is_quarantined_and_the_run_continues(store: Store, damage: bytes) -> None:
+def test_damaged_result_is_quarantined_and_the_run_continues(
+    store: Store, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     wanted = experiment()
     run_whole(store, wanted)
     run = store.run(wanted.run_id)
     (run.path / "results" / "00000020.json").write_bytes(damage)
     assert run.state(wanted).status == "pending"
-    assert [path.read_bytes() for path in store.quarantine.iterdir()] == [damage]
+    (aside,) = store.quarantine.iterdir()
+    assert aside.read_bytes() == damage
+    assert caplog.messages == [f"a damaged file was set aside: {str(aside)!r}"], "once, by the command that moves it"
     again = run_whole(store, wanted)
     assert run.state(wanted).status == "done"
     assert [record["round"] for record in again.records()] == [5, 10, 15, 20]

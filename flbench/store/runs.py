@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import uuid
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from flbench.store.names import is_number
 from flbench.store.records import parse_records
 from flbench.store.results import Result, RunRequest
 from flbench.store.strict_json import SCHEMA
+
+_log = logging.getLogger(__name__)
 
 #: Kind of failure of a run with a file that cannot be read.
 UNREADABLE = "unreadable"
@@ -77,7 +80,7 @@ class RunDir:
         ]
 
     def results(self) -> list[Result]:
-        """Return every sound result, fewest rounds first; move damaged ones to quarantine."""
+        """Return every sound result, fewest rounds first; move damaged ones to quarantine, with a warning."""
         found = []
         directory = f"{self.path}/results"
         for name in sorted(_names(directory)):
@@ -222,10 +225,12 @@ class RunDir:
     def _set_aside(self, path: Path) -> None:
         try:
             files.make_directory(self._quarantine, self._quarantine.parent)
-            aside = f"{self.run_id}-{path.parent.name}-{uuid.uuid4().hex[:8]}-{path.name}"
-            files.disk.rename(path, self._quarantine / aside)
+            aside = self._quarantine / f"{self.run_id}-{path.parent.name}-{uuid.uuid4().hex[:8]}-{path.name}"
+            files.disk.rename(path, aside)
         except OSError:
             return  # another process moved it, or the store is read-only; the file is damaged either way
+        # As a literal, because the file's name may come from other people.
+        _log.warning("a damaged file was set aside: %r", str(aside))
 
 
 def _names(directory: str) -> list[str]:

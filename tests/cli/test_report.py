@@ -64,6 +64,17 @@ def test_a_spec_becomes_a_leaderboard(
     assert "60.50 n=2" in said and "wrote tiny.md" in said
 
 
+def test_a_damaged_result_is_named(
+    here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = fill(here / "runs")
+    next((here / "runs").rglob("results/*.json")).write_text("{bad")
+    assert flbench(monkeypatch, "report", "tiny.yaml") == 0
+    (aside,) = store.quarantine.iterdir()
+    assert caplog.messages == [f"a damaged file was set aside: {str(aside.relative_to(here))!r}"]
+    assert "1/2: 1 pending" in Path("tiny.md").read_text()
+
+
 def test_a_file_that_is_no_report_is_not_overwritten(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(here / "runs")
     for name in ("leaderboard.md", "notes.md"):
