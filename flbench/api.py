@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,10 @@ def load(
         counts, provenance. With ``curves`` one row per evaluation: ``run_id``, ``round``, metrics. Accuracies are
         fractions.
 
+    Warns:
+        UserWarning: some runs are left out, because their experiments cannot be read (those with a component of a
+            plug-in need its file in $FLBENCH_PLUGINS), or are of an earlier version of a component.
+
     Raises:
         UserError: there is no such store or file.
     """
@@ -65,6 +70,8 @@ def load(
     sweep = load_sweep(spec) if spec is not None else None
     requests, search = (sweep.experiments, sweep.search) if sweep is not None else (None, None)
     collection = collect(found, requests, select_by=select_by, search=search)
+    for note in collection.left_out:
+        warnings.warn(f"left out: {note}", stacklevel=2)
     return dataframes.curves(found, collection.runs) if curves else dataframes.tidy(collection.runs)
 
 

@@ -41,10 +41,14 @@ _log = logging.getLogger(__name__)
 
 
 class UnknownName(KeyError):
-    """A name that is not registered; the message gives the reason, or lists the registered names, the nearest first."""
+    """A name that is not registered; the message gives the reason, or lists the registered names, the nearest first.
+
+    ``what`` names it alone: ``norm 'lm'``.
+    """
 
     def __init__(self, kind: str, name: str, known: Iterable[str], why: str | None = None) -> None:
         super().__init__(why or unknown(kind, name, known))
+        self.what = f"{kind} {name[:80]!r}"
 
     def __str__(self) -> str:
         """Return the message itself (KeyError would show its repr)."""

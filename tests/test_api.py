@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,7 @@ import flbench
 from flbench.errors import UserError
 from flbench.report import exports, transfer
 from flbench.store import Store
-from tests.report.stores import accuracy, experiment, filled, finish
+from tests.report.stores import FORGOTTEN, accuracy, experiment, filled, finish, forget_norm
 from tests.start_up import HEAVY, SLOW, heavy_imports
 
 TINY = {"model": {"name": "mlp", "widths": [4]}, "clients": 2, "partition": "iid", "E": 1, "rounds": 3, "eval_every": 1}
@@ -56,6 +57,14 @@ def test_a_sweep_file_loads_finished_and_missing_runs(tmp_path: Path) -> None:
     Store(tmp_path / "runs")
     frame = flbench.load(tmp_path / "runs", spec=tmp_path / "tiny.yaml")
     assert list(frame["state"]) == ["pending", "pending"]
+
+
+def test_runs_that_cannot_be_read_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    store = filled(tmp_path, [experiment(), experiment(seed=1)])
+    forget_norm(store, experiment())
+    with pytest.warns(UserWarning, match=f"^{re.escape(f'left out: {FORGOTTEN}')}$") as given:
+        assert list(flbench.load(tmp_path)["seed"]) == [1]
+    assert [Path(one.filename) for one in given] == [Path(__file__)], "it points at the caller"
 
 
 def test_a_missing_source_is_an_error(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def runs(
 ) -> None:
     """List runs: their id, what they run, state, rounds and headline number.
 
-    `flbench show run ID` shows one of them. With --json, each run has the columns of flbench.load.
+    `flbench show run ID` shows one of them. With --json, each run has the columns of flbench.load. Runs that cannot be
+    read are left out, with a note (with --json on standard error).
 
     Example: flbench runs lr_robustness --state failed
 
@@ -84,6 +85,8 @@ def runs(
     wanted = _columns(columns, rows)
     order = _sorted(rows, sort)[:limit]
     if as_json:
+        for note in found.notes:
+            typer.echo(visible(f"left out: {note}"), err=True)
         print_json([{name: _plain(rows[at].get(name)) for name in wanted or rows[at]} for at in order])
         return
     with ends_quietly():

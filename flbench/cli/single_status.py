@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from flbench.cli.plan_status import SweepStatus, Tally, tally_entries
 from flbench.cli.ranking import names
-from flbench.errors import UserError
+from flbench.report.runs import Reason, StoredRun, notes_of, readable
 from flbench.store import Entry, Store
 
 
@@ -20,11 +20,13 @@ class SingleRuns(SweepStatus):
         self._entries: dict[str, Entry] = {}
 
     def _read(self) -> Tally:
-        planned = self._store.planned_ids()
+        planned, reasons = self._store.planned_ids(), Counter[Reason]()
         for run_id in self._store.run_ids():
             if run_id not in planned and run_id not in self._entries:
-                with suppress(OSError, UserError):  # `flbench verify` reports it
-                    self._entries[run_id] = Entry.of(self._store.run(run_id).experiment())
+                found = StoredRun.read(run_id, self._store.run(run_id).experiment)
+                for experiment in readable([found], reasons):
+                    self._entries[run_id] = Entry.of(experiment)
+        self.problem = "\n".join(f"left out: {note}" for note in notes_of(reasons))
         self._entries = {run_id: entry for run_id, entry in self._entries.items() if run_id not in planned}
         return tally_entries(self._store, list(self._entries.values()))
 

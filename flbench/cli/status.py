@@ -57,7 +57,7 @@ def status(
     --json, each sweep has: sweep, spec_hash, directory, problem, cancelled, runs, the number of runs in each state,
     rounds_done, rounds_total, rounds_per_second and seconds_left (null without workers), active, errors (by kind) and
     failures (each with run_id, label, state, metric and its value, message, log). The runs of `flbench run` are counted
-    together, under single. Exit code 4 if a plan cannot be read.
+    together, under single; its problem names those that cannot be read. Exit code 4 if a plan cannot be read.
 
     Example: flbench status sweeps/quickstart.yaml --watch
 
@@ -82,7 +82,7 @@ def status(
                 one.update(workers[one.name])
             if spec is None:
                 single.update(sum(worker.plan.startswith(SINGLE) for worker in live))
-            shown = [*watched, single] if single.tally.counts.total() else watched
+            shown = [*watched, single] if single.tally.counts.total() or single.problem else watched
             if as_json:
                 leases = [
                     {

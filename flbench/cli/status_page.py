@@ -80,7 +80,7 @@ class StatusPage:
                 write_text(self._path, to_html(blocks, self._title))
 
     def _content(self, shown: Sequence[SweepStatus]) -> Iterator[Block]:
-        problems = [one.problem for one in self._watched if one.problem]
+        problems = [one.problem for one in shown if one.problem]
         yield from (Paragraph(literal(text), warning=True) for text in (*problems, *self._notes))
         yield _sweeps(shown)
         yield Heading(2, "Running")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from flbench.cli.targets import entry_of, find_targets
-from flbench.config import Experiment
-from flbench.errors import StoreUnusable, UserError
+from flbench.errors import StoreUnusable
 from flbench.metric_specs import Record
-from flbench.report.runs import Run, StoreSource, collect
+from flbench.report.runs import Reason, Run, StoredRun, StoreSource, collect, notes_of, readable
 from flbench.report.transfer import FilesSource
-from flbench.store import Entry, Store, read_plan, read_search
+from flbench.store import Store, read_plan, read_search
 
 
 @dataclass(frozen=True)
@@ -31,25 +29,27 @@ def runs_of_store(store: Store, names: Sequence[str] = ()) -> StoredRuns:
     Raises:
         UserError: a name matches nothing, or several runs.
     """
-    notes: Counter[str] = Counter()
+    reasons: Counter[Reason] = Counter()
+    damaged: list[str] = []
+    source = StoreSource(store)
     if names:
         targets = find_targets(store, names)
         plans, single = targets.plans, [entry_of(store, run_id).parse() for run_id in targets.run_ids]
     else:
         planned = store.planned_ids()
         plans = tuple(store.sweep_dirs())
-        single = _started(store, (run_id for run_id in store.run_ids() if run_id not in planned), notes)
-    source = StoreSource(store)
+        single = readable((run for run in source.stored_runs() if run.run_id not in planned), reasons)
     found: dict[str, Run] = {}
     for plan in plans:
         try:
             entries, search = read_plan(plan / "plan.jsonl"), read_search(plan)
         except StoreUnusable as error:
-            notes[str(error)] += 1
+            damaged.append(str(error))
             continue
-        _take(found, collect(source, _parsed(entries, notes), search=search).runs)
+        planned_runs = (StoredRun.read(entry.run_id, entry.parse) for entry in entries)
+        _take(found, collect(source, readable(planned_runs, reasons, "planned run"), search=search).runs)
     _take(found, collect(source, single).runs)
-    return StoredRuns(tuple(found.values()), tuple(text.format(count=count) for text, count in notes.items()))
+    return StoredRuns(tuple(found.values()), (*damaged, *notes_of(reasons)))
 
 
 def runs_of_files(files: Iterable[Path]) -> StoredRuns:
@@ -65,26 +65,6 @@ def newest_record(store: Store, run: Run) -> Record | None:
         return run.record
     attempts = store.run(run.run_id).attempts()
     return attempts[-1].last_record() if attempts else None
-
-
-def _parsed(entries: Iterable[Entry], notes: Counter[str]) -> list[Experiment]:
-    parsed = []
-    for entry in entries:
-        try:
-            parsed.append(entry.parse())
-        except UserError:
-            notes["{count} planned runs that this version of flbench cannot read"] += 1
-    return parsed
-
-
-def _started(store: Store, run_ids: Iterable[str], notes: Counter[str]) -> list[Experiment]:
-    parsed = []
-    for run_id in run_ids:
-        with suppress(OSError, UserError):
-            parsed.append(store.run(run_id).experiment())
-            continue
-        notes["{count} runs whose experiment.json this version of flbench cannot read"] += 1
-    return parsed
 
 
 def _take(found: dict[str, Run], runs: Iterable[Run]) -> None:

@@ -17,6 +17,7 @@ from flbench.registry import (
     PROBES,
     Component,
     Registry,
+    UnknownName,
 )
 
 _REGISTRY_OF: Mapping[str, Registry[Any]] = {
@@ -36,11 +37,14 @@ def registry_of(field: str) -> Registry[Any] | None:
 
 
 class FieldProblem(ValueError):
-    """A value that does not fit, with the path of the field inside the experiment."""
+    """A value that does not fit, with the path of the field inside the experiment.
 
-    def __init__(self, message: str, path: tuple[str | int, ...]) -> None:
+    ``unknown`` is the component that is not known here (``norm 'lm'``), if that is the problem.
+    """
+
+    def __init__(self, message: str, path: tuple[str | int, ...], unknown: str = "") -> None:
         super().__init__(message)
-        self.path = path
+        self.path, self.unknown = path, unknown
 
 
 def content_of(raw: Mapping[str, Any]) -> str | None:
@@ -89,8 +93,8 @@ def _named(name: Any, settings: Any) -> Any:
 def _parse(field: str, raw: Any) -> Component:
     try:
         component: Component = _REGISTRY_OF[field].parse(raw)
-    except KeyError as error:
-        raise FieldProblem(str(error), (field,)) from None
+    except UnknownName as error:
+        raise FieldProblem(str(error), (field,), error.what) from None
     except InvalidComponent as error:
         raise FieldProblem(str(error), (field, *error.path)) from None
     return component

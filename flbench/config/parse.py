@@ -47,7 +47,14 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 
 
 class InvalidExperiment(UserError):
-    """An experiment with a mistake; the message starts with the field at fault."""
+    """An experiment with a mistake; the message starts with the field at fault.
+
+    ``unknown`` is the component that is not known here (``norm 'lm'``), if that is the mistake.
+    """
+
+    def __init__(self, message: str, unknown: str = "") -> None:
+        super().__init__(message)
+        self.unknown = unknown
 
 
 def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
@@ -72,7 +79,7 @@ def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
     try:
         values = {field: parse_field(kind, field, given[field]) for field in model.model_fields if field in given}
     except FieldProblem as problem:
-        raise InvalidExperiment(f"{'.'.join(map(str, problem.path))}: {problem}") from None
+        raise InvalidExperiment(f"{'.'.join(map(str, problem.path))}: {problem}", problem.unknown) from None
     for derived in model.derived:
         if derived.source in values and derived.field not in values:
             values[derived.field] = derived.find(values[derived.source])

@@ -19,6 +19,7 @@ from typing import Any
 from flbench.config import Experiment, canonical_json, content_of, parse_experiment
 from flbench.errors import UserError
 from flbench.regular import open_regular
+from flbench.report.runs import StoredRun
 from flbench.store import Result, RunRequest, files, strict_json
 from flbench.store.names import is_number, is_run_id
 from flbench.store.records import check_record, parse_records
@@ -41,12 +42,14 @@ class Exported:
     environment: Mapping[str, Any]
 
     @cached_property
+    def stored(self) -> StoredRun:
+        """The run, with its typed experiment or why that cannot be read."""
+        return StoredRun.read(self.run_id, lambda: parse_experiment(json.loads(self.experiment_json)))
+
+    @property
     def experiment(self) -> Experiment | None:
-        """The typed experiment; None where this version of flbench cannot read it."""
-        try:
-            return parse_experiment(json.loads(self.experiment_json))
-        except UserError:
-            return None
+        """The typed experiment; None where it cannot be read."""
+        return self.stored.experiment
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:

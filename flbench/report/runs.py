@@ -9,22 +9,26 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, get_args
 
 from flbench.choices import OVER_TAIL, SelectBy
-from flbench.config import Experiment, Training
+from flbench.config import Experiment, InvalidExperiment, Training
 from flbench.data.datasets import Dataset
 from flbench.errors import UserError
 from flbench.halving import Ended, Halving
 from flbench.metric_specs import METRICS, Record, value_of
+from flbench.plugin_files import VARIABLE
 from flbench.report.contents import by_dataset, choose_content, renamed
 from flbench.store import Result, RunRequest, Store
 
 #: Fields that do not distinguish cells at one round: what was observed, what is averaged over, and the length of a run.
 NOT_COMPARED = frozenset({"seed", "eval_every", "probes", "rounds"})
 
+
+#: What is left out (``run``, ``planned run``), and why.
+Reason = tuple[str, str]
 
 #: The number of evaluations that the rules of ``OVER_TAIL`` average.
 TAIL = 5
@@ -35,10 +39,27 @@ _OF_MODELS = frozenset(name for name in METRICS if name.startswith(("acc", "val_
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run of a source, under the id that it was stored with."""
+    """A run of a source, under the id that it was stored with; without its experiment where that cannot be read."""
 
     run_id: str
-    experiment: Experiment | None  # None: this version of flbench cannot read it
+    experiment: Experiment | None
+    problem: str = ""  # why it cannot be read, and the cure
+
+    @classmethod
+    def read(cls, run_id: str, read: Callable[[], Experiment]) -> StoredRun:
+        """Return a run with the experiment that ``read`` returns, or with the problem that it raises."""
+        try:
+            return cls(run_id, read())
+        except (OSError, UserError) as error:
+            return cls(run_id, None, _problem(error))
+
+
+def _problem(error: Exception) -> str:
+    """Return why a stored experiment cannot be read; details of a file are left to ``flbench verify``."""
+    if isinstance(error, InvalidExperiment) and error.unknown:
+        cure = f"if a plug-in has it, name its file with --plugin or in ${VARIABLE}"
+        return f"with the unknown {error.unknown}; {cure}"
+    return "whose experiment this version of flbench cannot read; `flbench verify` says why"
 
 
 class Source(Protocol):
@@ -67,10 +88,7 @@ class StoreSource:
     def stored_runs(self) -> Iterator[StoredRun]:
         """Yield every run that was ever started."""
         for run_id in self._store.run_ids():
-            try:
-                yield StoredRun(run_id, self._store.run(run_id).experiment())
-            except (OSError, UserError):
-                yield StoredRun(run_id, None)
+            yield StoredRun.read(run_id, self._store.run(run_id).experiment)
 
     def results(self, run_id: str) -> Sequence[Result]:
         """Return the results of a run, read once; empty where one is unreadable, which ``state`` reports."""
@@ -196,8 +214,9 @@ def collect(
     if select_by not in get_args(SelectBy):
         raise UserError(f"unknown rule {select_by!r}; known: {', '.join(get_args(SelectBy))}")
     if requests is None:
-        experiments, left_out = _readable(source)
-        requested = _common_rounds(source, experiments)
+        reasons: Counter[Reason] = Counter()
+        requested = _common_rounds(source, readable(source.stored_runs(), reasons))
+        left_out = notes_of(reasons)
     else:
         requested, left_out = [(one, one.rounds) for one in named_by(source, tuple(requests))], ()
     unique = {(experiment.run_id, rounds): experiment for experiment, rounds in requested}
@@ -334,21 +353,22 @@ def _record_that_counts(
     return next((record for record in records if record["round"] == rounds), None)
 
 
-def _readable(source: Source) -> tuple[list[Experiment], tuple[str, ...]]:
-    """Return every experiment whose stored id is still its run id, and a note about the others."""
-    kept, retired, unreadable = [], 0, 0
-    for stored in source.stored_runs():
+def readable(stored_runs: Iterable[StoredRun], reasons: Counter[Reason], what: str = "run") -> list[Experiment]:
+    """Return every experiment whose stored id is still its run id; count why the others, each a ``what``, are not."""
+    kept = []
+    for stored in stored_runs:
         if stored.experiment is None:
-            unreadable += 1
+            reasons[what, stored.problem] += 1
         elif stored.experiment.run_id != stored.run_id:
-            retired += 1
+            reasons[what, "of an earlier version of a component, whose numbers are retired"] += 1
         else:
             kept.append(stored.experiment)
-    notes = (
-        (retired, "of an earlier version of a component, whose numbers are retired"),
-        (unreadable, "whose experiment this version of flbench cannot read"),
-    )
-    return kept, tuple(f"{count} {'run' if count == 1 else 'runs'} {why}" for count, why in notes if count)
+    return kept
+
+
+def notes_of(reasons: Counter[Reason]) -> tuple[str, ...]:
+    """Return what is said of the runs that are left out: ``2 runs with the unknown norm 'lm'; ...``."""
+    return tuple(f"{count:,} {what}{'' if count == 1 else 's'} {why}" for (what, why), count in reasons.items())
 
 
 def _common_rounds(source: Source, experiments: Sequence[Experiment]) -> list[tuple[Experiment, int]]:

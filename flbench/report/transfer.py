@@ -148,7 +148,7 @@ class FilesSource:
     def stored_runs(self) -> Iterator[StoredRun]:
         """Yield every run in the files."""
         for run_id in sorted(self._runs):
-            yield StoredRun(run_id, self._runs[run_id][0].experiment)
+            yield self._runs[run_id][0].stored
 
     def results(self, run_id: str) -> Sequence[Result]:
         """Return the results of a run, fewest rounds first."""

@@ -17,7 +17,7 @@ from flbench.report.runs import StoreSource, collect
 from flbench.report.stats import paired
 from flbench.store import Lease, Store
 from flbench.sweeps import load_sweep
-from tests.report.stores import accuracy, claim, experiment, fail, filled, finish, small_sweep
+from tests.report.stores import FORGOTTEN, accuracy, claim, experiment, fail, filled, finish, forget_norm, small_sweep
 
 
 @pytest.fixture
@@ -49,6 +49,17 @@ def refusal(*arguments: str) -> str:
 def listed(*arguments: str) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = json.loads(flbench("runs", *arguments, "--json"))
     return rows
+
+
+def test_runs_that_cannot_be_read_are_noted(store: Store) -> None:
+    forget_norm(store, small_sweep()[0])
+    assert flbench("runs").splitlines()[-1] == f"left out: {FORGOTTEN}"
+    done = CliRunner().invoke(app, ["runs", "--json"])
+    assert len(json.loads(done.stdout)) == 26
+    assert done.stderr == f"left out: {FORGOTTEN}\n"
+    (plan,) = store.sweeps.rglob("plan.jsonl")
+    plan.write_text(plan.read_text().replace('"gn"', '"of-tomorrow"'))
+    assert flbench("runs", "plan").splitlines()[-1] == f"left out: {FORGOTTEN.replace('run', 'planned run', 1)}"
 
 
 def test_every_run_is_listed_with_its_state(store: Store) -> None:

@@ -24,6 +24,7 @@ from flbench.errors import StoreUnusable, UserError
 from flbench.store import CancelMark, Heartbeat, Lease, Store, encode_plan, strict_json
 from flbench.sweeps import load_sweep
 from tests.faults.stub import execute, experiments, undisturbed
+from tests.report.stores import FORGOTTEN, forget_norm
 
 SPEC = "version: 1\nname: toy\nbase: {rounds: 20, eval_every: 5}\naxes: {lr: [0.01, 0.101, 0.2, 0.3]}\nseeds: [0]\n"
 
@@ -121,6 +122,15 @@ def test_workers_of_other_machines_are_judged_by_their_heartbeats(store: Store) 
         (sweep,) = json.loads(status("toy", "--json").stdout)["sweeps"]
     assert (sweep["running"], sweep["lost"], sweep["failed"]) == (1, 1, 1)
     assert {error["kind"]: error["runs"] for error in sweep["errors"]} == {"oom": 1, "lost": 1}
+
+
+def test_a_single_run_that_cannot_be_read_is_noted(store: Store) -> None:
+    forget_norm(store, experiments(1, norm="ln")[0])
+    result = status()
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-2] == f"left out: {FORGOTTEN}"
+    single = json.loads(status("--json").stdout)["single"]
+    assert (single["runs"], single["problem"]) == (0, f"left out: {FORGOTTEN}")
 
 
 def test_a_damaged_plan_does_not_hide_the_others(store: Store) -> None:

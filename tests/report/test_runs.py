@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from flbench.config import Experiment
 from flbench.report import dataframes
 from flbench.report.runs import Run, StoreSource, collect
 from flbench.store import Store
-from tests.report.stores import claim, experiment, fail, finish, records
+from tests.report.stores import FORGOTTEN, claim, experiment, fail, finish, forget_norm, records
 
 
 def runs_of(store: Store, *requests: Experiment, **options: str) -> tuple[Run, ...]:
@@ -105,14 +104,19 @@ def test_retired_and_unreadable_runs_are_reported(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for seed in range(3):
         finish(store, experiment(seed=seed), 0.9)
-    retired, unreadable = (store.run(experiment(seed=seed).run_id).path for seed in (1, 2))
+    for seed in range(3, 5):
+        finish(store, experiment(seed=seed), 0.9)
+        (store.run(experiment(seed=seed).run_id).path / "experiment.json").write_text("{bad")
+    retired = store.run(experiment(seed=1).run_id).path
     retired.rename(retired.with_name(retired.name[:2] + "0" * 14))
-    raw = json.loads((unreadable / "experiment.json").read_text())
-    (unreadable / "experiment.json").write_text(json.dumps({**raw, "norm": {"name": "of-tomorrow"}}))
+    forget_norm(store, experiment(seed=2))
     collection = collect(StoreSource(store))
     assert [run.experiment.seed for run in collection.runs] == [0]
-    assert [note.split()[0] for note in collection.left_out] == ["1", "1"]
-    assert "retired" in collection.left_out[0] and "cannot read" in collection.left_out[1]
+    assert sorted(collection.left_out) == [
+        "1 run of an earlier version of a component, whose numbers are retired",
+        FORGOTTEN,
+        "2 runs whose experiment this version of flbench cannot read; `flbench verify` says why",
+    ]
 
 
 def test_select_by_val_chooses_the_round_by_validation_accuracy(tmp_path: Path) -> None:
