@@ -87,7 +87,8 @@ def test_mistakes_and_failures_are_raised(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="norm: unknown norm 'lm'"):
         flbench.run(store=tmp_path, norm="lm")
     with pytest.raises(UserError, match=r"run [0-9a-f]{16} failed \(error\)"):
-        flbench.run(store=tmp_path, device="cpu", **{**TINY, "partition": "dirichlet:1", "min_size": 10_000})
+        unreachable = {"partition": "dirichlet:1", "min_size": 700, "val_fraction": 0.5}
+        flbench.run(store=tmp_path, device="cpu", **{**TINY, **unreachable})
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def test_a_diverging_run_ends_alone(tmp_path: Path) -> None:
 
 def test_a_run_that_cannot_start_ends_alone(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    runs = [experiment(seed=0), experiment(seed=1, partition="dirichlet:1", min_size=1_000), experiment(seed=2)]
+    runs = [experiment(seed=0), experiment(seed=1, partition="dirichlet:1", min_size=360), experiment(seed=2)]
     go(store, runs)
     states = [store.run(run.run_id).state(run) for run in runs]
     assert [state.status for state in states] == ["done", "failed", "done"]
