@@ -56,8 +56,8 @@ def load(
 
     Returns:
         One row per run: ids, every field (``method``, ``method.mu``, ...), ``state``, the metrics at the round that
-        counts, provenance. With ``curves`` one row per evaluation: ``run_id``, ``round``, metrics. Accuracies are
-        fractions.
+        counts, provenance; ``changed_plugins`` names the plug-ins whose source code has changed since. With ``curves``
+        one row per evaluation: ``run_id``, ``round``, metrics. Accuracies are fractions.
 
     Warns:
         UserWarning: some runs are left out, because their experiments cannot be read (those with a component of a

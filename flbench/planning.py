@@ -18,8 +18,18 @@ from flbench.errors import UserError
 from flbench.registry import DATASETS
 from flbench.report import transfer
 from flbench.report.contents import by_dataset, renamed
-from flbench.report.runs import StoreSource, named_by
-from flbench.store import Heartbeat, Lease, RunRequest, Store, encode_plan, files, read_plan, strict_json
+from flbench.report.runs import StoreSource, code_notes, named_by
+from flbench.store import (
+    Heartbeat,
+    Lease,
+    RunRequest,
+    Store,
+    changed_plugins,
+    encode_plan,
+    files,
+    read_plan,
+    strict_json,
+)
 from flbench.store.plans import SEARCH, refuse_newer
 from flbench.sweeps import Sweep
 
@@ -90,7 +100,7 @@ def prepare_runs(store: Store, experiments: Sequence[Experiment], *, rerun: bool
     with store.usable():
         _import_earlier(store, experiments)
         if not rerun:
-            return _report_changed_plugins(store, experiments)
+            return list(changed_code(store, experiments))
         runs = ((store.run(experiment.run_id), experiment) for experiment in experiments)
         count = sum(run.result_for(experiment) is not None and run.supersede() for run, experiment in runs)
     return [f"--rerun: executing {count} finished runs again; earlier results are in superseded/ of their folders."]
@@ -111,7 +121,7 @@ def _import_earlier(store: Store, experiments: Sequence[Experiment]) -> None:
             transfer.import_runs(store, results, lease)
 
 
-def _report_changed_plugins(store: Store, experiments: Sequence[Experiment]) -> list[str]:
+def changed_code(store: Store, experiments: Sequence[Experiment]) -> tuple[str, ...]:
     """Return a line for each plug-in whose source code has changed since finished runs were computed with it."""
     changed: Counter[str] = Counter()
     cells = {experiment.cell_id: experiment for experiment in experiments}
@@ -120,12 +130,8 @@ def _report_changed_plugins(store: Store, experiments: Sequence[Experiment]) -> 
         run, request = store.run(experiment.run_id), RunRequest.of(experiment)
         if run.result_for(request) is None:
             before = run.result_for(dataclasses.replace(request, plugins=""))
-            recorded = str(before.environment.get("plugins", "")).split() if before else []
-            changed.update(name.partition("=")[0] for name in {*request.plugins.split()}.difference(recorded) if before)
-    return [
-        f"The source code of the plug-in {package} has changed: executing {count} finished runs again."
-        for package, count in sorted(changed.items())
-    ]
+            changed.update(changed_plugins(before.environment, request.plugins) if before else ())
+    return code_notes(changed)
 
 
 def write_plan(store: Store, sweep: Sweep) -> Path:

@@ -233,7 +233,8 @@ class Watch:
         attempt = run.attempts()[-1]
         record = attempt.last_record() or {}
         # The count never decreases: a new attempt has no records until it has copied those of the previous one.
-        round = max(record.get("round", 0), attempt.shown_round())
+        begins_again = state.status == "pending" and not attempt.may_continue(request.plugins)
+        round = 0 if begins_again else max(record.get("round", 0), attempt.shown_round())
         self._rounds[index] = max(self._rounds.get(index, 0), min(round, request.rounds))
         log = attempt.log_path if attempt.log_path.exists() else self._worker_log(attempt)
         reached, value = self._rounds[index], record.get(metric)

@@ -39,13 +39,14 @@ def print_dry_run(
         store: the store's directory, which need not exist; it is not created.
         workers: how many runs execute at a time; default: as the sweep says, or as the cores allow.
         rerun: whether finished runs would be executed again.
-        as_json: print JSON instead: the ``summary``, and for each of the ``cells`` its ``cell_id``, the ``values`` of
-            the varying fields as people write them, and its numbers of ``runs`` and ``done`` runs.
+        as_json: print JSON instead: the ``summary``, ``changed_code`` (why finished runs are executed again), and for
+            each of the ``cells`` its ``cell_id``, the ``values`` of the varying fields as people write them, and its
+            numbers of ``runs`` and ``done`` runs.
     """
     backend_workers: int | None = getattr(sweep.spec.backend, "workers", None)
     workers = workers or backend_workers or max(1, usable_cores() // sweep.spec.resources.cpus)
     finished = finished_runs(sweep, store)
-    facts = summary(sweep, finished, workers)
+    facts = {**summary(sweep, finished, workers), "changed_code": _changed_code(sweep, store)}
     if as_json:
         cells = [_cell(sweep, cell_id, runs, finished) for cell_id, runs in sweep.cells().items()]
         print_json({**facts, "cells": cells})
@@ -61,6 +62,8 @@ def print_dry_run(
         table.title = f"{kind}:" if len(kinds) > 1 else None
         wide_console().print(table)
     typer.echo(f"done in {store}: {facts['done']:,} of {counted(facts['runs'], 'run')}; to run: {facts['missing']:,}")
+    for line in facts["changed_code"]:
+        typer.echo(line)
     seconds = facts["estimated_seconds"]
     if not facts["missing"]:
         typer.echo("nothing is left to run")
@@ -70,6 +73,13 @@ def print_dry_run(
         typer.echo(f"remaining time: about {_duration(seconds)} with {counted(workers, 'worker')}")
     if rerun and facts["done"]:
         typer.echo(f"--rerun: {counted(facts['done'], 'finished run')} would be executed again, too")
+
+
+def _changed_code(sweep: Sweep, store: Path) -> list[str]:
+    """Return why finished runs are executed again, as the sweep itself says."""
+    from flbench.planning import changed_code  # imports numpy: a Tab would take half as long again
+
+    return list(changed_code(Store(store, create=False), sweep.experiments)) if Store.exists(store) else []
 
 
 def finished_runs(sweep: Sweep, store: Path) -> dict[str, float]:

@@ -41,7 +41,7 @@ from flbench.report.output import check_replaceable, targets, write_commented, w
 from flbench.report.page.document import document
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import options_of, parts_of
-from flbench.report.runs import Source, StoreSource
+from flbench.report.runs import Source, StoreSource, code_notes_of
 from flbench.report.transfer import FilesSource
 from flbench.report.write.html import to_html
 from flbench.report.write.json import to_json
@@ -288,6 +288,8 @@ def _show(board: Leaderboard, written: Sequence[str]) -> None:
     console = Console()
     for part in to_terminal(board, console.width):
         console.print(part)
+    for note in code_notes_of(board.collection.runs):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
     for note in board.collection.left_out:
         console.print(f"left out: {note}", markup=False)
     console.print(f"wrote {', '.join(written)}", markup=False, highlight=False, soft_wrap=True)

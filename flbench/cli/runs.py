@@ -22,7 +22,7 @@ from flbench.messages import format_scalar, unknown
 from flbench.metric_specs import METRICS
 from flbench.report.dataframes import row_of
 from flbench.report.literal import visible
-from flbench.report.runs import Run
+from flbench.report.runs import Run, code_notes_of
 from flbench.run_names import common_fields, label
 from flbench.store import Entry, Store
 from flbench.sweeps import condition
@@ -148,12 +148,14 @@ def _print(found: StoredRuns, runs: Sequence[Run], rows: Sequence[Row], columns:
             metric = headline_of(entry.experiment)
             value = row.get(metric)
             shown = "–" if value is None else f"{METRICS[metric].text(value)}{' %' if METRICS[metric].percent else ''}"
-            state = run.failure or run.state
+            state = (run.failure or run.state) + (" (other code)" if run.changed_plugins else "")
             table.add_row(run.run_id[:8], drawn, state, f"{row.get('reached', 0)}/{run.rounds}", f"{metric} {shown}")
     if runs:
         console.print(table)
     cut = f" (of {total:,})" if total > len(runs) else ""
     say(console, f"{counted(len(runs), 'run')}{cut}; flbench show run ID shows one")
+    for note in code_notes_of(runs):
+        say(console, note)
     for note in found.notes:
         say(console, f"left out: {note}")
 

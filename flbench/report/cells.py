@@ -291,11 +291,17 @@ def lines_below(cell: Cell) -> list[str]:
         below.append(f"{spread}n={summary.n}{', no interval' if summary.half_width is None else ''}")
     if not cell.complete:
         below.append(gap_text(cell))
-    below += tail_text(cell)
+    below += [*code_text(cell), *tail_text(cell)]
     if cell.collapsed:
         worst = metric.text(min(cell.values))
         below.append(f"{len(cell.collapsed)}/{len(cell.values)} collapsed, worst {worst}")
     return [*below, *filter(None, [cell.chosen])]
+
+
+def code_text(cell: Cell) -> list[str]:
+    """Return ``1/3 with other code of a plug-in``: how many results were computed before a plug-in changed."""
+    changed = sum(bool(run.changed_plugins) for run in cell.runs)
+    return [f"{changed}/{cell.requested} with other code of a plug-in"] if changed else []
 
 
 def tail_text(cell: Cell) -> list[str]:

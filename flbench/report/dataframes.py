@@ -35,6 +35,7 @@ def row_of(run: Run) -> dict[str, Any]:
     if (result := run.result) is not None:
         row |= {"status": result.status, "reached": result.rounds, "fingerprint": result.fingerprint}
         public = {name: value for name, value in result.environment.items() if name != "host"}
+        row |= {"changed_plugins": " ".join(run.changed_plugins)} if run.changed_plugins else {}
         row |= _below("numerics", result.numerics) | _below("environment", public)
     return row
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, get_args
 
 from flbench.choices import OVER_TAIL, SelectBy
-from flbench.config import Experiment, InvalidExperiment, Training
+from flbench.config import Experiment, InvalidExperiment, Training, canonical_json, plugins_of
 from flbench.data.datasets import Dataset
 from flbench.errors import UserError
 from flbench.halving import Ended, Halving
 from flbench.metric_specs import METRICS, Record, value_of
 from flbench.plugin_files import VARIABLE
 from flbench.report.contents import by_dataset, choose_content, renamed
-from flbench.store import Result, RunRequest, Store
+from flbench.store import Result, RunRequest, Store, changed_plugins
 
 #: Fields that do not distinguish cells at one round: what was observed, what is averaged over, and the length of a run.
 NOT_COMPARED = frozenset({"seed", "eval_every", "probes", "rounds"})
@@ -59,7 +59,7 @@ def _problem(error: Exception) -> str:
     if isinstance(error, InvalidExperiment) and error.unknown:
         cure = f"if a plug-in has it, name its file with --plugin or in ${VARIABLE}"
         return f"with the unknown {error.unknown}; {cure}"
-    return "whose experiment this version of flbench cannot read; `flbench verify` says why"
+    return "whose experiment this version of flbench cannot read; flbench verify says why"
 
 
 class Source(Protocol):
@@ -154,6 +154,15 @@ class Run:
         gaps = [later - earlier for earlier, later in itertools.pairwise(rounds)]
         is_tail = len(gaps) == TAIL and gaps[0] > max(gaps[1:])
         return not is_tail and (0 not in self.result.evaluated or len(gaps) > 1)
+
+    @property
+    def changed_plugins(self) -> tuple[str, ...]:
+        """The plug-ins whose source code has changed since its result was computed."""
+        if self.result is None or "plugins" not in self.result.environment:
+            return ()  # nearly always: an experiment's JSON takes long to make for 100,000 runs
+        raw = self.experiment.to_json()
+        measured = [probe for probe in raw.get("probes", ()) if canonical_json(probe) in self.result.probes]
+        return tuple(changed_plugins(self.result.environment, plugins_of({**raw, "probes": measured})))
 
     @property
     def fingerprint(self) -> str | None:
@@ -364,6 +373,20 @@ def readable(stored_runs: Iterable[StoredRun], reasons: Counter[Reason], what: s
         else:
             kept.append(stored.experiment)
     return kept
+
+
+def code_notes(changed: Mapping[str, int]) -> tuple[str, ...]:
+    """Return a sentence for each plug-in that changed after runs had finished, of which it gives the number."""
+    return tuple(
+        f"The source code of the plug-in {plugin} has changed: flbench run or sweep executes {count:,} finished "
+        f"{'run' if count == 1 else 'runs'} again."
+        for plugin, count in sorted(changed.items())
+    )
+
+
+def code_notes_of(runs: Iterable[Run]) -> tuple[str, ...]:
+    """Return a sentence for each plug-in that changed after some of these runs had finished."""
+    return code_notes(Counter(plugin for run in runs for plugin in run.changed_plugins))
 
 
 def notes_of(reasons: Counter[Reason]) -> tuple[str, ...]:

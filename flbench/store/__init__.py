@@ -11,7 +11,7 @@ from flbench.store.leases import Heartbeat, Lease, LiveWorker
 from flbench.store.plans import Entry, Plan, encode_plan, parse_plan, plan_name, read_entries, read_plan, read_search
 from flbench.store.queue import Queue
 from flbench.store.races import Races
-from flbench.store.results import Result, RunRequest
+from flbench.store.results import Result, RunRequest, changed_plugins
 from flbench.store.root import Store
 from flbench.store.runs import RunDir, RunState
 
@@ -34,6 +34,7 @@ __all__ = [
     "RunState",
     "StopCheck",
     "Store",
+    "changed_plugins",
     "encode_plan",
     "parse_plan",
     "plan_name",

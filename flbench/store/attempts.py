@@ -12,6 +12,7 @@ from flbench.store import files, strict_json
 from flbench.store.leases import Lease, read_end
 from flbench.store.names import is_number
 from flbench.store.records import parse_records
+from flbench.store.results import changed_plugins
 from flbench.store.secrets import redact
 from flbench.store.strict_json import SCHEMA
 
@@ -76,6 +77,15 @@ class AttemptDir:
     def is_superseded(self) -> bool:
         """Return whether this and earlier attempts are superseded (``RunDir.supersede``)."""
         return (self.path / "superseded").exists()
+
+    def may_continue(self, plugins: str) -> bool:
+        """Return whether a next attempt may go on from here: not superseded, with the same source code of plug-ins."""
+        if self.is_superseded():
+            return False
+        try:
+            return not (plugins and changed_plugins(self.environment(), plugins))
+        except OSError:  # displays go on with the other runs
+            return True
 
     def records(self) -> list[dict[str, Any]]:
         """Return the attempt's metrics; a torn last line is dropped."""

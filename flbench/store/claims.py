@@ -15,7 +15,7 @@ from flbench.config import Experiment
 from flbench.store import files, strict_json
 from flbench.store.attempts import ROUND, AttemptDir, Checkpoint, ending
 from flbench.store.records import check_record, parse_records
-from flbench.store.results import Result, RunRequest
+from flbench.store.results import Result, RunRequest, changed_plugins
 from flbench.store.runs import RunDir
 from flbench.store.secrets import redact, redact_all
 
@@ -62,7 +62,7 @@ class Attempt(AttemptDir):
                 checkpoint
                 for checkpoint in self.run.sound_checkpoints(earlier)
                 if self.request.probes <= earlier.observed()
-                and earlier.environment().get("plugins", self.request.plugins) == self.request.plugins
+                and not changed_plugins(earlier.environment(), self.request.plugins)
                 and checkpoint.round <= self.request.rounds
                 and self.request.until(checkpoint.round) <= recorded
             ]

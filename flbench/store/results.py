@@ -61,6 +61,17 @@ class RunRequest:
         return {wanted for wanted in self.evaluated if wanted <= round}
 
 
+def changed_plugins(environment: Mapping[str, Any], plugins: str) -> list[str]:
+    """Return the names of those of ``plugins`` (``config.plugins_of``) that were computed with other source code.
+
+    An environment that names no plug-ins was recorded without any: nothing is known to have changed since.
+    """
+    if "plugins" not in environment:
+        return []
+    changed = {*plugins.split()} - {*str(environment["plugins"]).split()}
+    return sorted(plugin.partition("=")[0] for plugin in changed)
+
+
 @lru_cache(1000)
 def _shared(items: frozenset[Any]) -> frozenset[Any]:
     """Return a set of these items; equal sets are one object."""
@@ -176,8 +187,7 @@ class Result:
 
     def is_of(self, request: RunRequest) -> bool:
         """Return whether it was computed on the data and with the plug-ins of a request, as far as both name them."""
-        same_source = not request.plugins or self.environment.get("plugins", request.plugins) == request.plugins
-        return request.content in (None, self.fingerprint) and same_source
+        return request.content in (None, self.fingerprint) and not changed_plugins(self.environment, request.plugins)
 
     def lacks(self, request: RunRequest) -> tuple[bool, bool]:
         """Return whether it is not of a request (:meth:`is_of`), and whether it misses a probe of it."""

@@ -133,6 +133,12 @@ def test_a_single_run_that_cannot_be_read_is_noted(store: Store) -> None:
     assert (single["runs"], single["problem"]) == (0, f"left out: {FORGOTTEN}")
 
 
+def test_a_superseded_run_begins_again(store: Store) -> None:
+    assert store.run(experiments(1, norm="ln")[0].run_id).supersede()
+    single = json.loads(status("--json").stdout)["single"]
+    assert (single["pending"], single["rounds_done"], single["rounds_total"]) == (1, 0, 20)
+
+
 def test_a_damaged_plan_does_not_hide_the_others(store: Store) -> None:
     directory = store.sweeps / "damaged/abc"
     directory.mkdir(parents=True)

@@ -184,15 +184,33 @@ def test_an_edited_plugin_executes_its_finished_runs_again_and_no_others(tmp_pat
     assert "nothing to launch" in sweep()[0]
     module = site / "flbench_demo.py"
     module.write_text(module.read_text().replace("self.scale * leaf.sign()", "2 * self.scale * leaf.sign()"))
+    edited = (
+        "The source code of the plug-in flbench_demo has changed: flbench run or sweep executes 3 finished runs again."
+    )
+
+    def shown(*words: str) -> str:
+        done = flbench(site, *words, "--store", str(store))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "to run: 3\n" + edited in shown("sweep", str(spec), "--dry-run")
+    (state,) = json.loads(shown("status", "plugged", "--json"))["sweeps"]
+    assert (state["done"], state["pending"], state["rounds_done"], state["rounds_total"]) == (1, 3, 3, 12)
+    listed = shown("runs", "plugged")
+    assert listed.count("done (other code)") == 3 and edited in listed
+    reported = shown("report", str(spec), "--out", str(tmp_path / "edited.md"))
+    assert reported.count("1/1 with other code of a plug-in") == 3 and edited in reported
+    assert f"> **Other code:** {edited}" in (tmp_path / "edited.md").read_text()
     said, second = sweep()
-    assert "The source code of the plug-in flbench_demo has changed: executing 3 finished runs again." in said
+    assert edited in said
     assert {path: second[path] for path in first} == first, "earlier results are kept"
     assert len(second) - len(first) == 3, "the run of built-in components alone is reused"
     printed, third = sweep()
     assert "nothing to launch" in printed and third == second
     board = flbench(site, "report", str(spec), "--store", str(store), "--out", str(tmp_path / "board.md"))
     assert board.returncode == 0, board.stderr
-    assert "Plug-ins: flbench_demo=" in (tmp_path / "board.md").read_text()
+    text = (tmp_path / "board.md").read_text()
+    assert "Plug-ins: flbench_demo=" in text and "ther code" not in text
 
 
 def test_a_component_of_another_package_is_shown_with_its_fields(tmp_path: Path) -> None:

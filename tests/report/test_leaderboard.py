@@ -15,6 +15,7 @@ from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
 from flbench.report.cells import lines_below, mean_text
+from flbench.report.dataframes import tidy
 from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.report.tables import Table
 from flbench.report.ticks import public
@@ -173,6 +174,23 @@ def test_two_versions_of_the_data_are_never_averaged(tmp_path: Path) -> None:
     assert cell(table, "fedavg", "ln", "data aaaaaaaa", "classes:1") == ("", ["not run"])
     assert "**2 versions of the data** (`aaaaaaaaaaaaaaaa`, `bbbbbbbbbbbbbbbb`)" in markdown_of(result)
     assert "Data: digits aaaaaaaaaaaaaaaa (2 runs); digits bbbbbbbbbbbbbbbb (1 run)" in markdown_of(result)
+
+
+def test_results_with_other_code_of_a_plugin_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    for seed, plugins in enumerate(("mine=old", "mine=new", "mine=new more=1")):
+        finish(store, experiment(seed=seed), 0.5, environment={"plugins": plugins})
+    finish(store, experiment(norm="ln"), 0.5)  # recorded without plug-ins
+    monkeypatch.setattr("flbench.report.runs.plugins_of", lambda raw: "mine=new")
+    result = board(store)
+    (table,) = result.sections[0].tables
+    assert cell(table, "fedavg", "none", "classes:1")[1][-1] == "1/3 with other code of a plug-in"
+    assert not any("code" in text for text in cell(table, "fedavg", "ln", "classes:1")[1])
+    note = "The source code of the plug-in mine has changed: flbench run or sweep executes 1 finished run again."
+    assert f"> **Other code:** {note}" in markdown_of(result)
+    assert [one["changed_plugins"] for one in to_json(result)["cells"]] == [["mine"], []]
+    frame = tidy(result.collection.runs)
+    assert frame.set_index("seed")["changed_plugins"].dropna().to_dict() == {0: "mine"}
 
 
 def test_mixed_numerics_are_marked(tmp_path: Path) -> None:

@@ -115,8 +115,16 @@ def test_retired_and_unreadable_runs_are_reported(tmp_path: Path) -> None:
     assert sorted(collection.left_out) == [
         "1 run of an earlier version of a component, whose numbers are retired",
         FORGOTTEN,
-        "2 runs whose experiment this version of flbench cannot read; `flbench verify` says why",
+        "2 runs whose experiment this version of flbench cannot read; flbench verify says why",
     ]
+
+
+def test_a_plugin_whose_probe_is_not_recorded_has_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(), environment={"plugins": "mine=1"})
+    monkeypatch.setattr("flbench.report.runs.plugins_of", lambda raw: "mine=1" + " probing=1" * bool(raw["probes"]))
+    (run,) = runs_of(store, experiment(probes=["features"]))
+    assert run.state == "done" and run.changed_plugins == ()
 
 
 def test_select_by_val_chooses_the_round_by_validation_accuracy(tmp_path: Path) -> None:

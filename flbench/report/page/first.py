@@ -9,7 +9,7 @@ from flbench.choices import ON_VALIDATION_DATA
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Figure, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
-from flbench.report.cells import gap_text, listing, mean_text
+from flbench.report.cells import code_text, gap_text, listing, mean_text
 from flbench.report.claims import UNDECIDED, VERDICTS, Chapter, Claim
 from flbench.report.headline import Answer, Column, Headline, Row, answers, headline
 from flbench.report.literal import literal
@@ -17,6 +17,7 @@ from flbench.report.page.planned import planned_grid
 from flbench.report.page.sections import WHEN
 from flbench.report.planned import Judged, Planned, Verdict
 from flbench.report.provenance import CONTRIBUTORS
+from flbench.report.runs import code_notes_of
 from flbench.report.stats import LEVEL
 from flbench.report.supplement import Place
 from flbench.report.wording import NONE, contrast_text, margins_text, marked, verdict_text
@@ -89,6 +90,8 @@ def _gaps(board: Leaderboard) -> Iterator[Block]:
             why = literal(listing(board.unfinished))
             text = f"**Incomplete:** {total:,} of {requested:,} runs have no value: {why}."
         yield Paragraph(text, warning=True)
+    for note in code_notes_of(board.collection.runs):
+        yield Paragraph(f"**Other code:** {literal(note)}", warning=True)
     for note in board.collection.left_out:
         yield Paragraph(f"Left out: {literal(note)}.", warning=True)
 
@@ -234,6 +237,7 @@ def _entry(row: Row, c: int, beside: Sequence[str]) -> Entry:
     cell = standing.cell
     below = [f"n={cell.summary.n}"] if cell.summary and cell.summary.half_width is None else []
     below += [gap_text(cell)] if not cell.complete else []
+    below += code_text(cell)
     order = cell.summary.mean if cell.summary else None
     return Entry(mean_text(cell), (*below, *beside), bold=row.better[c], order=order)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Entry, Grid
 from flbench.report.board import Leaderboard, Section
-from flbench.report.cells import CONFIDENCE, Cell, gap_text, mean_text
+from flbench.report.cells import CONFIDENCE, Cell, code_text, gap_text, mean_text
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.headline import Headline, Row, headline, whole
 from flbench.report.page.first import settings_text
@@ -112,6 +112,7 @@ def _value(row: Row, c: int) -> Entry:
     marks = [BEST] if standing.at in table.best else [TIED] if standing.at in table.tied else []
     below = [f"n = {cell.summary.n}, no interval"] if cell.summary and cell.half_width is None else []
     below += [] if cell.complete else [gap_text(cell)]
+    below += code_text(cell)
     below += ["seeds with different numerics"] if len(cell.numerics) > 1 else []
     return Entry(mean_text(cell) or NONE, tuple(below), bold=row.better[c], mark=" ".join(marks))
 

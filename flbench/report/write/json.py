@@ -98,6 +98,7 @@ def _cell(table: Table, at: Position, cell: Cell) -> dict[str, Any]:
         "wished": cell.requested,
         "gaps": dict(cell.gaps),
         "dropped": cell.dropped,
+        "changed_plugins": sorted({plugin for run in cell.runs for plugin in run.changed_plugins}),
         "best": at in table.best,
         "tied": at in table.tied,
         "client_local": cell.personal,

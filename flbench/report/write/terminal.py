@@ -8,7 +8,7 @@ from rich.text import Text
 
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
-from flbench.report.cells import gap_text, mean_text
+from flbench.report.cells import code_text, gap_text, mean_text
 from flbench.report.tables import Position, Table
 from flbench.report.wording import NONE, TIED, column_head, row_labels
 from flbench.report.write.columns import fitting
@@ -72,6 +72,8 @@ def _text(table: Table, at: Position) -> Text:
         text.append(f" n={cell.summary.n}", style="dim")
     if not cell.complete:
         text.append(("\n" if value else "") + gap_text(cell), style="yellow")
+    for changed in code_text(cell):
+        text.append(("\n" if text.plain else "") + changed, style="yellow")
     if cell.chosen:
         text.append("\n" + cell.chosen, style="dim")
     return text
