@@ -10,7 +10,8 @@ from pathlib import Path
 from flbench.cli.targets import entry_of, find_targets
 from flbench.errors import StoreUnusable
 from flbench.metric_specs import Record
-from flbench.report.runs import Reason, Run, StoredRun, StoreSource, collect, notes_of, readable
+from flbench.report.runs import Run, StoreSource, collect
+from flbench.report.stored import Reason, StoredRun, notes_of, readable
 from flbench.report.transfer import FilesSource
 from flbench.store import Store, read_plan, read_search
 

@@ -9,57 +9,29 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, get_args
 
 from flbench.choices import OVER_TAIL, SelectBy
-from flbench.config import Experiment, InvalidExperiment, Training, canonical_json, plugins_of
+from flbench.config import Experiment, Training, canonical_json, plugins_of
 from flbench.data.datasets import Dataset
 from flbench.errors import UserError
 from flbench.halving import Ended, Halving
 from flbench.metric_specs import METRICS, Record, value_of
-from flbench.plugin_files import VARIABLE
 from flbench.report.contents import by_dataset, choose_content, renamed
+from flbench.report.stored import Reason, StoredRun, notes_of, readable
 from flbench.store import Result, RunRequest, Store, changed_plugins
 
 #: Fields that do not distinguish cells at one round: what was observed, what is averaged over, and the length of a run.
 NOT_COMPARED = frozenset({"seed", "eval_every", "probes", "rounds"})
 
 
-#: What is left out (``run``, ``planned run``), and why.
-Reason = tuple[str, str]
-
 #: The number of evaluations that the rules of ``OVER_TAIL`` average.
 TAIL = 5
 
 #: What these rules average; all other numbers are those of the last evaluation.
 _OF_MODELS = frozenset(name for name in METRICS if name.startswith(("acc", "val_acc", "loss", "train_loss")))
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A run of a source, under the id that it was stored with; without its experiment where that cannot be read."""
-
-    run_id: str
-    experiment: Experiment | None
-    problem: str = ""  # why it cannot be read, and the cure
-
-    @classmethod
-    def read(cls, run_id: str, read: Callable[[], Experiment]) -> StoredRun:
-        """Return a run with the experiment that ``read`` returns, or with the problem that it raises."""
-        try:
-            return cls(run_id, read())
-        except (OSError, UserError) as error:
-            return cls(run_id, None, _problem(error))
-
-
-def _problem(error: Exception) -> str:
-    """Return why a stored experiment cannot be read; details of a file are left to ``flbench verify``."""
-    if isinstance(error, InvalidExperiment) and error.unknown:
-        cure = f"if a plug-in has it, name its file with --plugin or in ${VARIABLE}"
-        return f"with the unknown {error.unknown}; {cure}"
-    return "whose experiment this version of flbench cannot read; flbench verify says why"
 
 
 class Source(Protocol):
@@ -362,19 +334,6 @@ def _record_that_counts(
     return next((record for record in records if record["round"] == rounds), None)
 
 
-def readable(stored_runs: Iterable[StoredRun], reasons: Counter[Reason], what: str = "run") -> list[Experiment]:
-    """Return every experiment whose stored id is still its run id; count why the others, each a ``what``, are not."""
-    kept = []
-    for stored in stored_runs:
-        if stored.experiment is None:
-            reasons[what, stored.problem] += 1
-        elif stored.experiment.run_id != stored.run_id:
-            reasons[what, "of an earlier version of a component, whose numbers are retired"] += 1
-        else:
-            kept.append(stored.experiment)
-    return kept
-
-
 def code_notes(changed: Mapping[str, int]) -> tuple[str, ...]:
     """Return a sentence for each plug-in that changed after runs had finished, of which it gives the number."""
     return tuple(
@@ -387,11 +346,6 @@ def code_notes(changed: Mapping[str, int]) -> tuple[str, ...]:
 def code_notes_of(runs: Iterable[Run]) -> tuple[str, ...]:
     """Return a sentence for each plug-in that changed after some of these runs had finished."""
     return code_notes(Counter(plugin for run in runs for plugin in run.changed_plugins))
-
-
-def notes_of(reasons: Counter[Reason]) -> tuple[str, ...]:
-    """Return what is said of the runs that are left out: ``2 runs with the unknown norm 'lm'; ...``."""
-    return tuple(f"{count:,} {what}{'' if count == 1 else 's'} {why}" for (what, why), count in reasons.items())
 
 
 def _common_rounds(source: Source, experiments: Sequence[Experiment]) -> list[tuple[Experiment, int]]:

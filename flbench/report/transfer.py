@@ -11,7 +11,8 @@ from typing import Any, Literal
 from flbench.config import Experiment, canonical_json
 from flbench.errors import UserError
 from flbench.report.exports import Exported, read
-from flbench.report.runs import TAIL, StoredRun
+from flbench.report.runs import TAIL
+from flbench.report.stored import StoredRun
 from flbench.store import Lease, Result, RunDir, Store, files, strict_json
 
 #: Fields of an environment that concern the machine's user rather than the numbers; they do not leave the store.
