@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, get_args
 
 from flbench.choices import OVER_TAIL, SelectBy
@@ -127,7 +128,7 @@ class Run:
         is_tail = len(gaps) == TAIL and gaps[0] > max(gaps[1:])
         return not is_tail and (0 not in self.result.evaluated or len(gaps) > 1)
 
-    @property
+    @cached_property
     def changed_plugins(self) -> tuple[str, ...]:
         """The plug-ins whose source code has changed since its result was computed."""
         if self.result is None or "plugins" not in self.result.environment:

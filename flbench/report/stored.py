@@ -10,6 +10,9 @@ from flbench.config import Experiment, InvalidExperiment
 from flbench.errors import UserError
 from flbench.plugin_files import VARIABLE
 
+#: What is said of a run whose id is no longer that of its experiment.
+RETIRED = "of an earlier version of a component, whose numbers are retired"
+
 #: What is left out (``run``, ``planned run``), and why.
 Reason = tuple[str, str]
 
@@ -46,7 +49,7 @@ def readable(stored_runs: Iterable[StoredRun], reasons: Counter[Reason], what: s
         if stored.experiment is None:
             reasons[what, stored.problem] += 1
         elif stored.experiment.run_id != stored.run_id:
-            reasons[what, "of an earlier version of a component, whose numbers are retired"] += 1
+            reasons[what, RETIRED] += 1
         else:
             kept.append(stored.experiment)
     return kept

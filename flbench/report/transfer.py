@@ -12,7 +12,7 @@ from flbench.config import Experiment, canonical_json
 from flbench.errors import UserError
 from flbench.report.exports import Exported, read
 from flbench.report.runs import TAIL
-from flbench.report.stored import StoredRun
+from flbench.report.stored import RETIRED, StoredRun
 from flbench.store import Lease, Result, RunDir, Store, files, strict_json
 
 #: Fields of an environment that concern the machine's user rather than the numbers; they do not leave the store.
@@ -46,7 +46,7 @@ def export_runs(store: Store, run_ids: Iterable[str], *, ends: bool = False) -> 
 def _export_run(run: RunDir, result: Result) -> Exported:
     experiment = run.experiment()
     if experiment.run_id != run.run_id:
-        raise ValueError("of an earlier version of a component, whose numbers are retired")
+        raise ValueError(RETIRED)
     attempt = next((attempt for attempt in run.attempts() if attempt.number == result.attempt), None)
     exported = Exported(
         run_id=run.run_id,

@@ -51,7 +51,7 @@ class Partition(Component):
         return None
 
     def shortage(self, samples: int, clients: int, min_size: int) -> str | None:
-        """Return why so many training samples do not suffice for these clients, or None."""
+        """Return why there are too few training samples for these clients, or None."""
         if clients * min_size <= samples:
             return None
         return (

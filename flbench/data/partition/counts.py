@@ -200,7 +200,7 @@ class LabelShards(Partition):
     n: Annotated[int, Field(ge=1)]
 
     def shortage(self, samples: int, clients: int, min_size: int) -> str | None:
-        """Return also why, if there are more shards than samples."""
+        """Return why there are too few samples for these clients or their shards, or None."""
         if problem := super().shortage(samples, clients, min_size):
             return problem
         if clients * self.n <= samples:
