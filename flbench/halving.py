@@ -110,7 +110,7 @@ class Halving:
     def standings(self, race: Race[K], ended: Callable[[K, int], Ended | None]) -> list[Standing]:
         """Return how far each candidate of a race is trained, as far as the results decide.
 
-        A rung is decided when all runs that reach it have ended there. Candidates with more seeds that have a value are
+        A rung is decided when all runs that reach it have ended there. Candidates with fewer seeds without a value are
         better, then those with the better mean: one of which a seed diverged or failed is behind all without. Those
         that equal the last one that is kept are kept, too.
 
@@ -127,7 +127,7 @@ class Halving:
                 ends = [ended(run, rung) for run in race.candidates[place]]
                 if None in ends:
                     return standings
-                scores.append(_score([end.value for end in ends if end and end.value is not None]))
+                scores.append(_score([end.value for end in ends if end]))
             last_kept = sorted(scores, reverse=True)[: sizes[index + 1]][-1]
             for place, score in zip(left, scores, strict=True):
                 kept = score >= last_kept
@@ -168,5 +168,6 @@ class Standing:
     dropped: bool = False
 
 
-def _score(values: Sequence[float]) -> tuple[int, float]:
-    return len(values), round(math.fsum(values) / len(values), DIGITS) if values else 0.0
+def _score(values: Sequence[float | None]) -> tuple[int, float]:
+    known = [value for value in values if value is not None]
+    return len(known) - len(values), round(math.fsum(known) / len(known), DIGITS) if known else 0.0

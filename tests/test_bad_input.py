@@ -288,6 +288,11 @@ CASES = [
         "in set and in axes",
     ),
     case("an axis of seeds", "axes: {seed: [1]}", "axes.seed: seeds are given by"),
+    case("seeds that are no list", "grids: [{seeds: 3}]", "grids[0].seeds: expected a list of seeds or {range"),
+    case("the same seed twice", "grids: [{seeds: [1, 1]}]", "grids[0].seeds: expected different seeds, got 1 more"),
+    case(
+        "seeds of no grid", "seeds: [0]\ngrids: [{seeds: [1]}]", "seeds: has no effect: every grid has seeds of its own"
+    ),
     case("an unknown generator", "axes: {lr: {logspce: [1, 2, 3]}}", "axes.lr: expected a list of values, {range"),
     case("a range with a step", "axes: {E: {range: [1, 9, 2]}}", "axes.E: expected range: [start, stop]"),
     case("a range that falls", "axes: {E: {range: [3, 1]}}", "start below stop"),
@@ -295,7 +300,7 @@ CASES = [
     Case(
         "many endless ranges",
         f"grids: [{', '.join(['{axes: {E: {range: [1, 900000]}}}'] * 500)}]",
-        ("cells times 1 seeds are more than", "split it"),
+        ("runs are more than the 1,000,000", "split it"),
     ),
     Case(
         "a zip of many endless ranges",
@@ -313,7 +318,7 @@ CASES = [
     Case(
         "too many cells",
         "axes: {batch_size: {range: [1, 2000]}, E: {range: [1, 2000]}}",
-        ("3,996,001 cells", "split it"),
+        ("3,996,001 runs", "split it"),
     ),
     # Rules and seeds.
     case("an exclude that matches nothing", "exclude: [{lr: 5}]", "exclude[0]: this rule matches no cell"),

@@ -29,6 +29,13 @@ def kept(found: list[Standing], rung: int) -> list[int]:
     return [place for place, standing in enumerate(found) if standing.rung >= rung]
 
 
+def test_candidates_may_have_different_numbers_of_seeds() -> None:
+    accuracies = {"a": [0.5], "b": [0.6, 0.5, 0.4], "c": [0.7, None, 0.7], "d": [0.6]}
+    race = Race((10, 30, 100), [[(name, seed) for seed in range(len(each))] for name, each in accuracies.items()])
+    found = SEARCH.standings(race, lambda run, rung: Ended(accuracies[run[0]][run[1]]) if rung == 10 else None)
+    assert kept(found, 30) == [0, 1, 3]  # four candidates, a third of them: two, and one that equals the second
+
+
 def test_each_rung_keeps_the_best_share() -> None:
     found = standings([*FIRST], SECOND)
     assert kept(found, 30) == [2, 4, 5]

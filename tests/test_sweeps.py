@@ -102,6 +102,24 @@ def test_grids_follow_one_another_over_the_base(load: Load) -> None:
     assert [grid.cells for grid in sweep.arithmetic.grids] == [2, 2]
 
 
+def test_a_grid_may_have_seeds_of_its_own(load: Load) -> None:
+    text = (
+        "grids:\n"
+        "  - axes: {norm: [none, fn, ln]}\n"
+        "  - {axes: {norm: [fn, gn]}, seeds: [1, 4]}\n"
+        "  - {set: {norm: bn}, seeds: {range: [7, 8]}}\n"
+        "seeds: [0, 1]"
+    )
+    sweep = load(text)
+    seeds = {}
+    for run in sweep.experiments:
+        seeds.setdefault(label(run.norm), []).append(run.seed)
+    assert seeds == {"none": [0, 1], "fn": [0, 1, 4], "ln": [0, 1], "gn": [1, 4], "bn": [7]}  # two grids name fn
+    assert (sweep.arithmetic.seeds, sweep.arithmetic.duplicates, sweep.arithmetic.runs) == ((1, 2, 3), 1, 10)
+    assert load(text, only=["seed=4"]).arithmetic.cells == 2
+    assert load(text, limit=4).arithmetic.beyond_limit == 6
+
+
 def test_sub_paths_reach_into_components(load: Load) -> None:
     dotted = load("axes: {norm: [gn], norm.groups: [2, 4]}")
     mapped = load("axes: {norm: [{name: gn}, {name: gn, groups: 4}]}")
@@ -198,7 +216,7 @@ def test_duplicates_are_dropped_the_first_stays(load: Load) -> None:
     sweep = load("grids: [{axes: {lr: [0.1, 0.2]}}, {axes: {lr: [0.2, 0.3, 0.30]}}]\nseeds: {range: [0, 2]}")
     assert values(sweep, "lr") == [(lr,) for lr in ("0.1", "0.2", "0.3") for _ in range(2)]
     count = sweep.arithmetic
-    assert (count.duplicates, count.cells, count.seeds, count.runs) == (2, 3, 2, 6)
+    assert (count.duplicates, count.cells, count.seeds, count.runs) == (2, 3, (2,), 6)
     assert len(set(ids(sweep))) == 6
 
 

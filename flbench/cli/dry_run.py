@@ -199,11 +199,13 @@ def _arithmetic_lines(sweep: Sweep) -> Iterator[str]:
         rule = sweep.spec.overrides[index]
         yield f"overrides[{index}]: {_rule(rule.if_)} gets {_rule(rule.set)} in {counted(cells, 'cell')}"
     if count.duplicates:
-        yield f"duplicates: {counted(count.duplicates, 'cell')} of earlier ones dropped"
+        yield f"duplicates: {counted(count.duplicates, 'cell')} of a grid equal earlier ones"
     if count.unselected:
         yield f"--only leaves out {counted(count.unselected, 'cell')}"
     possible = counted(count.runs + count.beyond_limit, "run")
-    yield f"total: {counted(count.cells, 'cell')} x {counted(count.seeds, 'seed')} = {possible}"
+    *fewer, most = count.seeds
+    seeds = " or ".join([*map(str, fewer), counted(most, "seed")])
+    yield f"total: {counted(count.cells, 'cell')} x {seeds} = {possible}"
     if count.beyond_limit:
         yield f"--limit keeps the first {counted(count.runs, 'run')}"
     if (found := _search(sweep)) is not None:

@@ -53,7 +53,8 @@ def sweep_schema() -> Schema:
     _replace(parts["Report"], "headline", _one_or_list({"$ref": "#/$defs/conditions"}, fewest=0))
     _replace(whole, "exclude", _one_or_list({"$ref": "#/$defs/conditions"}, fewest=0))
     _replace(whole, "overrides", _one_or_list({"$ref": "#/$defs/Override"}, fewest=0))
-    _replace(whole, "seeds", {"anyOf": [_list_of({"type": "integer", "minimum": 0}), _RANGE]})
+    for owner in (whole, parts["Grid"]):
+        _replace(owner, "seeds", {"anyOf": [_list_of({"type": "integer", "minimum": 0}), _RANGE]})
     for key in ("rows", "cols"):
         _replace(parts["Report"], key, _one_or_list({"enum": [path for path in fields if path != "seed"]}, fewest=0))
     _replace(parts["Search"], "axis", _one_or_list({"type": "string"}))

@@ -1,7 +1,7 @@
 """From a sweep file's values to its runs, in the order that the schema fixes: base, grids, exclude, overrides, seeds.
 
-Each of base, grid and overrides is a layer over those before it. Of equal cells the first stays. An entry that every
-cell replaces is an error.
+Each of base, grid and overrides is a layer over those before it. Of equal cells the first stays, with the seeds of all.
+An entry that every cell replaces is an error.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ from flbench.sweeps.match import Rule, values_here
 from flbench.sweeps.source import Source, split_component
 from flbench.sweeps.spec import Grid, SweepSpec, expand_range
 
-#: Most cells of a sweep: more are a mistake, and would take minutes to plan.
-MOST_CELLS = 1_000_000
+#: Most runs of a sweep: more are a mistake, and would take minutes to plan.
+MOST_RUNS = 1_000_000
+
+#: The seeds of a cell.
+Seeds = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,9 @@ class Arithmetic:
         duplicates: cells that an earlier one equals.
         unselected: cells that ``--only`` left out.
         cells: what remains.
-        seeds: seeds of each cell.
+        seeds: the different numbers of seeds that a cell has, increasing.
         beyond_limit: runs that ``--limit`` left out.
-        runs: cells times seeds, less those.
+        runs: what remains.
     """
 
     grids: tuple[GridCount, ...]
@@ -64,7 +67,7 @@ class Arithmetic:
     duplicates: int
     unselected: int
     cells: int
-    seeds: int
+    seeds: tuple[int, ...]
     beyond_limit: int
     runs: int
 
@@ -92,6 +95,7 @@ def expand(
     effects = Effects(source, _entries(base, grids, changes))
     wanted = [Rule(*one) for one in only if "seed" not in one[1]]
     distinct: dict[str, ValidCell] = {}
+    seeds: dict[str, Seeds] = {}
     duplicates = 0
     for grid in grids:
         for layer in grid.cells():
@@ -101,16 +105,19 @@ def expand(
             selected = all(rule.matches(cell.values, cell.assembler) for rule in wanted)
             effects.note(layer, cell.assembler.kind, cell.assembler.fields, selected=selected)
             twin = distinct.setdefault(cell.id, cell)
-            if twin is not cell:
+            if twin is cell:
+                seeds[cell.id] = grid.seeds
+            else:
                 _refuse_other_request(source, cell, twin)
+                seeds[cell.id] = tuple(dict.fromkeys((*seeds[cell.id], *grid.seeds)))
                 duplicates += 1
     rules.refuse_idle()
     if not distinct:
         raise source.error(("exclude",), "no cell is left: the rules exclude all of them")
     cells = list(distinct.values())
-    chosen, seeds = _select(cells, spec.seeds, only)
+    chosen = _select([(cell, seeds[cell.id]) for cell in cells], only)
     effects.refuse_idle()
-    runs = tuple(islice((run for cell in chosen for run in cell.experiments(seeds)), limit))
+    runs = tuple(islice((run for cell, its in chosen for run in cell.experiments(its)), limit))
     arithmetic = Arithmetic(
         grids=tuple(grid.count() for grid in grids),
         excluded=tuple(rules.excluded),
@@ -118,12 +125,12 @@ def expand(
         duplicates=duplicates,
         unselected=len(cells) - len(chosen),
         cells=len(chosen),
-        seeds=len(seeds),
-        beyond_limit=len(chosen) * len(seeds) - len(runs),
+        seeds=tuple(sorted({len(its) for _, its in chosen})),
+        beyond_limit=sum(len(its) for _, its in chosen) - len(runs),
         runs=len(runs),
     )
     given = [*(path for grid in grids for path in grid.paths()), *(path for change in changes for path in change)]
-    return runs, _varying(chosen, given), arithmetic, cells
+    return runs, _varying([cell for cell, _ in chosen], given), arithmetic, cells
 
 
 @dataclass(frozen=True)
@@ -141,10 +148,11 @@ class _Axis:
 
 @dataclass(frozen=True)
 class _CellGrid:
-    """One grid: what its cells share, from base and its own ``set``, and its axes."""
+    """One grid: what its cells share, from base and its own ``set``, its axes, and the seeds of its cells."""
 
     shared: Layer
     axes: tuple[_Axis, ...]
+    seeds: Seeds
 
     def count(self) -> GridCount:
         axes = tuple(("+".join(map(short_name, axis.paths)), len(axis.options)) for axis in self.axes)
@@ -171,22 +179,24 @@ def _read_grids(source: Source, spec: SweepSpec, base: Layer) -> list[_CellGrid]
         raise source.error(
             (key,), f"give either 'grids' or a single grid ('axes', 'zip'), not both: move {key} into a grid"
         )
+    if spec.grids and "seeds" in spec.model_fields_set and all(grid.seeds is not None for grid in spec.grids):
+        raise source.error(("seeds",), "has no effect: every grid has seeds of its own")
     places: list[tuple[Where, Grid]] = [(("grids", index), grid) for index, grid in enumerate(spec.grids)]
     grids: list[_CellGrid] = []
-    cells = 0
+    runs = 0
     for where, grid in places or [((), Grid(axes=spec.axes, zip=spec.zip))]:
-        reading = _Reading(source, where, len(spec.seeds), cells)
+        reading = _Reading(source, where, spec.seeds if grid.seeds is None else grid.seeds, runs)
         grids.append(reading.read(base, grid))
-        cells += reading.size
+        runs += reading.runs
     return grids
 
 
 class _Reading:
-    """Reads one grid; it counts the cells, on top of ``before`` of earlier grids, before it makes any."""
+    """Reads one grid; it counts the runs, on top of ``before`` of earlier grids, before it makes any cell."""
 
-    def __init__(self, source: Source, where: Where, seeds: int, before: int) -> None:
+    def __init__(self, source: Source, where: Where, seeds: Seeds, before: int) -> None:
         self.source, self.where, self.seeds, self.before = source, where, seeds, before
-        self.size = 1
+        self.runs = len(seeds)
         self.taken: dict[str, str] = {}  # paths that this grid gives, and the part that gives each
 
     def read(self, base: Layer, grid: Grid) -> _CellGrid:
@@ -196,23 +206,23 @@ class _Reading:
         joint = self.source.read_layer(grid.zip, (*self.where, "zip"))
         axes = [self._axis("axes", {path: value}) for path, value in varied.items()]
         axes += [self._axis("zip", joint)] if joint else []
-        return _CellGrid({**_without(base, [*fixed, *varied, *joint]), **fixed}, tuple(axes))
+        return _CellGrid({**_without(base, [*fixed, *varied, *joint]), **fixed}, tuple(axes), self.seeds)
 
     def _axis(self, part: str, given: Layer) -> _Axis:
         """Return one axis, or the joint axis of several fields."""
         columns = []
         for value in given.values():
             columns.append(_axis_values(self.source, value))
-            if (total := self.before + self.size * max(map(len, columns))) * self.seeds > MOST_CELLS:
-                runs = f"{total:,} cells times {self.seeds} seeds are more than the {MOST_CELLS:,} runs"
-                raise self.source.error((), f"{runs} that a sweep may have: split it")
-            if sum(map(len, columns)) > MOST_CELLS:
-                raise self.source.error((*self.where, part), f"expected at most {MOST_CELLS:,} values in its lists")
+            if (total := self.before + self.runs * max(map(len, columns))) > MOST_RUNS:
+                message = f"{total:,} runs are more than the {MOST_RUNS:,} that a sweep may have: split it"
+                raise self.source.error((), message)
+            if sum(map(len, columns)) > MOST_RUNS:
+                raise self.source.error((*self.where, part), f"expected at most {MOST_RUNS:,} values in its lists")
         if len({*map(len, columns)}) > 1:
             lengths = zip(given.values(), columns, strict=True)
             got = ", ".join(f"{value.where[-1]} has {len(values)}" for value, values in lengths)
             raise self.source.error((*self.where, part), f"expected lists of equal length, {got}")
-        self.size *= len(columns[0])
+        self.runs *= len(columns[0])
         parts = [[split_component(path, one) for one in values] for path, values in zip(given, columns, strict=True)]
         for value, layers in zip(given.values(), parts, strict=True):
             for path in sorted({path for layer in layers for path in layer}):
@@ -334,23 +344,22 @@ def _refuse_other_request(source: Source, cell: ValidCell, twin: ValidCell) -> N
             raise source.error(mine.where or other.where, f"two cells are one run, requested with {both}; {why}")
 
 
-def _select(
-    cells: list[ValidCell], seeds: tuple[int, ...], only: Iterable[Only]
-) -> tuple[list[ValidCell], tuple[int, ...]]:
-    """Return the cells and seeds that every ``--only`` keeps."""
+def _select(cells: list[tuple[ValidCell, Seeds]], only: Iterable[Only]) -> list[tuple[ValidCell, Seeds]]:
+    """Return the cells, each with its seeds, that every ``--only`` keeps."""
     for source, layer in only:
         ((path, given),) = layer.items()
         if path == "seed":
             wanted = given.raw if isinstance(given.raw, list) else [given.raw]
-            there: list[str | None] = [str(seed) for seed in seeds]
-            seeds = tuple(seed for seed in seeds if seed in wanted)
+            there: list[str | None] = [str(seed) for seed in dict.fromkeys(seed for _, its in cells for seed in its)]
+            kept = [(cell, tuple(seed for seed in its if seed in wanted)) for cell, its in cells]
+            cells = [(cell, its) for cell, its in kept if its]
         else:
             rule = Rule(source, layer)
-            there = [cell.label(path) for cell in cells]
-            cells = [cell for cell in cells if rule.matches(cell.values, cell.assembler)]
-        if not cells or not seeds:
+            there = [cell.label(path) for cell, _ in cells]
+            cells = [(cell, its) for cell, its in cells if rule.matches(cell.values, cell.assembler)]
+        if not cells:
             raise source.error(given.where, f"nothing matches; {values_here(path, there)}")
-    return cells, seeds
+    return cells
 
 
 def _varying(cells: list[ValidCell], paths: Iterable[str]) -> tuple[str, ...]:

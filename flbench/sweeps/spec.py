@@ -233,6 +233,9 @@ class Grid(Strict):
     set: Values = Field(default={}, description="values of this grid alone, over those of base")
     axes: Values = Field(default={}, description="lists of values; the grid is their product")
     zip: Values = Field(default={}, description="lists of equal length that advance together: one joint axis")
+    seeds: Annotated[tuple[int, ...] | None, BeforeValidator(_seeds)] = Field(
+        default=None, description="seeds of this grid's cells, in place of those of the file"
+    )
 
 
 class Override(Strict):

@@ -43,7 +43,7 @@ def test_the_arithmetic_is_spelled_out(sweep: Sweep, tmp_path: Path, capsys: pyt
         "grids[1]: 1 method x 2 lr = 2 cells",
         "exclude[0]: {norm: fn, lr: 0.2} leaves out 1 cell",
         "overrides[0]: {norm: ln} gets {E: 3} in 2 cells",
-        "duplicates: 1 cell of earlier ones dropped",
+        "duplicates: 1 cell of a grid equal earlier ones",
         "total: 6 cells x 2 seeds = 12 runs",
         "remaining time: not known until a run of this sweep has finished",
     ):
