@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from flbench.config import Experiment
+from flbench.config import Experiment, short_name
 from flbench.errors import UserError
 from flbench.messages import format_scalar
 from flbench.registry import Component
@@ -114,8 +114,7 @@ class Planned:
     @property
     def value(self) -> str:
         """``fn``; with the name of its field where it is a number, ``coefficient 0.3``."""
-        name = "" if isinstance(json.loads(self.pair.value), str | dict) else self.pair.field.rpartition(".")[2]
-        return f"{name} {_text(self.pair.value)}".lstrip()
+        return _named(self.pair.field, self.pair.value)
 
     @property
     def against(self) -> str:
@@ -124,7 +123,7 @@ class Planned:
 
     @property
     def among(self) -> str:
-        """``with fedavg`` where the comparison is among these cells alone; else empty."""
+        """``with fedavg, lr 0.01`` where the comparison is among these cells alone; else empty."""
         return f"with {', '.join(map(value_text, self.pair.where))}" if self.pair.where else ""
 
     @property
@@ -145,8 +144,15 @@ class Planned:
 
 
 def value_text(condition: str) -> str:
-    """Return the value of a FIELD=VALUE condition as its label."""
-    return _text(condition.partition("=")[2])
+    """Return the value of a FIELD=VALUE condition as its label, a number with the name of its field."""
+    field, _, value = condition.partition("=")
+    return _named(field, value)
+
+
+def _named(field: str, value: str) -> str:
+    """Return ``fn``; with the name of its field where it is a number, ``coefficient 0.3``."""
+    name = "" if isinstance(json.loads(value), str | dict) else short_name(field).rpartition(".")[2]
+    return f"{name} {_text(value)}".lstrip()
 
 
 def _text(value: str) -> str:

@@ -103,6 +103,8 @@ def summary() -> str:
 def beside(row: Row, at: At) -> tuple[float, str] | None:
     """Return the published number with which a row is compared in a column, and the verdict; None without any."""
     sweep, (partition, *_) = at
+    if sweep not in SWEEPS:
+        return None
     place = {"method": row[0], "norm": row[1], "partition": partition}
     place |= {name: only(sweep, name) for name in ("dataset", "E")}
     compared = published().dropna(subset="p")

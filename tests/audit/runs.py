@@ -44,7 +44,14 @@ COLUMNS = {
 
 #: Sweeps whose values are means of the last evaluations, and whose learning rates are chosen on held-out data; those of
 #: the others are the last accuracy on the test data.
-TAIL = {"skew": 5, "skew_fashion_mnist": 5, "fashion_mnist_lenet": 5, "phase_diagram": 5, "scale_or_geometry": 5}
+TAIL = {
+    "skew": 5,
+    "skew_fashion_mnist": 5,
+    "fashion_mnist_lenet": 5,
+    "phase_diagram": 5,
+    "scale_or_geometry": 5,
+    "fedyogi_steps": 5,
+}
 
 #: Sweeps with successive halving, and the local steps of whole runs; runs of fewer steps were dropped.
 SEARCHED = {
@@ -133,7 +140,7 @@ def _accuracy(record: dict[str, Any]) -> float:
 
 @cache
 def chosen(sweep: str) -> pd.DataFrame:
-    """Return the runs of each row and column at the learning rate with the best mean score, if all seeds finished.
+    """Return the runs of each row and column at the learning rate with the best mean score, if all its seeds finished.
 
     Rows choose among the rates that all rows of their column have.
     """
@@ -143,8 +150,9 @@ def chosen(sweep: str) -> pd.DataFrame:
     rows = names.groupby(place).row.nunique().rename("with_rate").reset_index()
     rows = rows.merge(names.groupby(column).row.nunique().rename("all_rows").reset_index())
     common = frame.merge(rows[rows.with_rate == rows.all_rows][place])
-    rates = common.groupby([*ROW, *place]).agg(score=("score", "mean"), finished=("value", "count")).reset_index()
-    complete = rates[rates.finished == frame.seed.nunique()]
+    numbers = {"score": ("score", "mean"), "finished": ("value", "count"), "seeds": ("seed", "nunique")}
+    rates = common.groupby([*ROW, *place]).agg(**numbers).reset_index()
+    complete = rates[rates.finished == rates.seeds]
     best = complete.loc[complete.groupby([*ROW, *column]).score.idxmax()]
     return common.merge(best[[*ROW, *place]])
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import reduce
 
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
@@ -19,10 +19,10 @@ FEWEST = 2
 
 
 def overview(board: Leaderboard) -> Iterator[Drawing]:
-    """Draw comparisons of the first compared field, with those of its values that every section compares others with.
+    """Draw comparisons of the first compared field, with those of its values that several sections compare others with.
 
     Yields:
-        One figure, if several sections with the same metric compare with the same values.
+        One figure, if several sections with the same metric compare with the same value.
     """
     found = answers(board.sections, headline(board.sections))
     shown: dict[str, list[Planned]] = {}
@@ -32,14 +32,15 @@ def overview(board: Leaderboard) -> Iterator[Drawing]:
         return
     field = found[0].planned[0].pair.field
     references = [dict.fromkeys(one.against for one in some if one.pair.field == field) for some in shown.values()]
-    shared = reduce(lambda one, other: {name: None for name in one if name in other}, references)
+    counts = Counter(name for one in references for name in one)
+    shared = [name for name, count in counts.items() if count >= FEWEST]
     drawn = [
         (answer.section, [one for one in answer.shown if one.pair.field == field and one.against in shared])
         for answer in found
     ]
     if shared:
         rows = [(section, same) for section, some in drawn for same in grouped(some, lambda one: one.among)]
-        yield _draw(rows, list(shared))
+        yield _draw(rows, shared)
 
 
 def _draw(rows: Sequence[tuple[Section, Sequence[Planned]]], references: Sequence[str]) -> Drawing:

@@ -151,11 +151,9 @@ def _verdict(section: Section, judged: Judged) -> str:
 
 
 def _claim_texts(board: Leaderboard, claims: Sequence[tuple[str, Claim]]) -> Iterator[str]:
-    """Yield each statement with its verdicts by data set, and with numbers where it is decided.
-
-    Where it was not run is said only of one that was run nowhere.
-    """
+    """Yield each statement that is decided somewhere, with its verdicts by data set; then the names of the others."""
     names = {section.title: literal(section.name) for section in board.sections}
+    open_: dict[str, list[str]] = {verdict: [] for verdict in UNDECIDED}
     for text in dict.fromkeys(claim.text for _, claim in claims):
         same = [(where, claim) for where, claim in claims if claim.text == text]
         decided = [
@@ -163,11 +161,14 @@ def _claim_texts(board: Leaderboard, claims: Sequence[tuple[str, Claim]]) -> Ite
             for where, claim in same
             if claim.verdict not in UNDECIDED
         ]
-        for verdict in UNDECIDED:
-            where = ", ".join(names[where] for where, claim in same if claim.verdict == verdict)
-            if where and (verdict == "inconclusive" or not decided):
-                decided.append(f"{verdict.capitalize()} on {where}.")
-        yield " ".join([f"**{literal(text)}.**", *decided])
+        if decided:
+            where = ", ".join(names[where] for where, claim in same if claim.verdict == "inconclusive")
+            yield " ".join([f"**{literal(text)}.**", *decided, *([f"Inconclusive on {where}."] if where else [])])
+        else:
+            open_[min((claim.verdict for _, claim in same), key=UNDECIDED.index)].append(f"“{literal(text)}”")
+    for verdict, texts in open_.items():
+        if texts:
+            yield f"**{verdict.capitalize()}:** {', '.join(texts)}."
 
 
 def _chapter_text(chapter: Chapter, links: Mapping[str, str]) -> str:
