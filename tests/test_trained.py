@@ -87,3 +87,18 @@ def test_a_type_checker_sees_the_types(tmp_path: Path) -> None:
     assert 'Revealed type is "torch.nn.modules.module.Module"' in checked.stdout, checked.stdout
     assert '"predict" has incompatible type "int"; expected "str"' in checked.stdout
     assert "py.typed" not in checked.stdout
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedyogi"])
+def test_a_large_step_on_one_class_ends_local_training(method: str, tmp_path: Path) -> None:
+    """docs/results/README.md: after a round of one, two or ten local steps the network is the same to the last bit."""
+
+    def weights(lr: float, steps: int) -> torch.Tensor:
+        model = {"name": "mlp", "widths": [64, 64]}
+        setting = {"method": method, "partition": "classes:1", "clients": 10, "val_fraction": 0.2, "rounds": 1}
+        run_id, _ = trained(tmp_path, model=model, lr=lr, E=steps, **setting)
+        return torch.nn.utils.parameters_to_vector(flbench.model(run_id, store=tmp_path).parameters())
+
+    after_one, after_two, after_ten = (weights(31.6227766017, steps) for steps in (1, 2, 10))
+    assert torch.equal(after_one, after_two) and torch.equal(after_one, after_ten)
+    assert not torch.equal(weights(0.1, 1), weights(0.1, 10))

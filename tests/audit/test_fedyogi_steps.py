@@ -1,0 +1,70 @@
+"""What the pages say of FedYogi's local steps with one class, recomputed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from tests.audit import pages
+from tests.audit.planned import LEVEL, MARGIN, WITHIN, holm
+from tests.audit.runs import federated
+from tests.audit.tables import values
+
+#: The data sets with the learning rate that is best for ten local steps, and the file and column that says so.
+BEST = {"digits": ("skew", ("classes:1", 10)), "fashion_mnist": ("constants", ("classes:1",))}
+
+SECTION = "FedYogi: one local step"
+
+
+def accuracies(dataset: str) -> pd.DataFrame:
+    """Return the accuracy of each seed (rows) by local steps, the mean of the last five evaluations."""
+    return federated("fedyogi_steps").query("dataset == @dataset").pivot(index="seed", columns="E", values="value")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataset", BEST)
+def test_one_and_two_steps_end_where_ten_do(dataset: str) -> None:
+    of = accuracies(dataset)
+    gains = np.array([of[steps] - of[10] for steps in (1, 2)])
+    low, high = stats.ttest_1samp(gains, 0, axis=1).confidence_interval(1 - LEVEL)
+    above = stats.ttest_1samp(gains, -MARGIN, axis=1, alternative="greater").pvalue
+    below = stats.ttest_1samp(gains, MARGIN, axis=1, alternative="less").pvalue
+    assert len(of) == 10 and (holm(pd.Series(np.maximum(above, below))) < LEVEL).all()
+    assert (holm(pd.Series(stats.ttest_1samp(gains, 0, axis=1).pvalue)) > LEVEL).all()
+    found = pages.planned(pages.section(pages.details("fedyogi-steps"), f"{dataset}, mlp(widths=[64, 64])"))
+    text = []
+    for steps, gain, half_width in zip((1, 2), gains, 50 * (high - low), strict=True):
+        numbers, verdict, *_ = found[f"E {steps} against 10", "accuracy"].split("<br>")
+        # Means of multiples of 0.01 % may lie between two rounded numbers.
+        expected = pytest.approx([100 * gain.mean(), half_width], rel=0, abs=0.005 + 1e-9)
+        assert [float(number) for number in numbers.split(" ± ")] == expected
+        assert verdict == f"<sub>{WITHIN}</sub>"
+        text.append(numbers)
+    said = pages.plain(pages.section(pages.details("README"), SECTION))
+    place = {"digits": "on digits and ", "fashion_mnist": "on Fashion-MNIST, two steps"}[dataset]
+    assert f"{text[0]}{' points' if dataset == 'digits' else ''} {place}" in said
+    assert f"{'by ' if dataset == 'digits' else 'and '}{text[1]}" in said
+
+
+@pytest.mark.slow
+def test_the_rates_are_the_best_of_ten_steps() -> None:
+    said = pages.plain(pages.section(pages.details("README"), SECTION))
+    ends = []
+    for dataset, at in BEST.items():
+        best = values(at).loc["fedyogi", "none", "linear"]
+        ends.append(f"{best['mean']:.1f} ± {best['half_width']:.1f}")
+        assert 100 * accuracies(dataset)[10].mean() == pytest.approx(best["mean"], abs=0.1)
+    assert f"it ends at {ends[0]} and {ends[1]} % with ten local steps a round" in said
+
+
+@pytest.mark.slow
+def test_where_such_rates_fail() -> None:
+    runs = federated("skew").query("method == 'fedyogi' and norm == 'none' and E == 10 and partition != 'classes:1'")
+    large = runs[runs.lr > 3]
+    said = pages.plain(pages.section(pages.details("README"), SECTION))
+    assert f"from {large.lr.min():.1f} on" in said
+    assert large.value.fillna(0).max() < 0.17
+    best = runs.groupby(["partition", "lr"]).score.mean().unstack().idxmax(axis=1)
+    assert sorted({f"{rate:.1g}" for rate in best}) == ["0.3", "1"] and "the best rates are 0.3 and 1." in said
