@@ -62,8 +62,10 @@ def test_the_rates_are_the_best_of_ten_steps() -> None:
 @pytest.mark.slow
 def test_where_such_rates_fail() -> None:
     runs = federated("skew").query("method == 'fedyogi' and norm == 'none' and E == 10 and partition != 'classes:1'")
+    none, ln = (values(("skew", ("classes:1", 1))).loc[("fedavg", norm, "linear"), "mean"] for norm in ("none", "ln"))
     large = runs[runs.lr > 3]
     said = pages.plain(pages.section(pages.details("README"), SECTION))
+    assert f"(digits after 100 rounds: {none:.1f} % without, {ln:.1f} % with layer normalization)" in said
     assert f"from {large.lr.min():.1f} on" in said
     assert large.value.fillna(0).max() < 0.17
     best = runs.groupby(["partition", "lr"]).score.mean().unstack().idxmax(axis=1)
