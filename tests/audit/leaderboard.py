@@ -27,6 +27,7 @@ MOST_ROWS, MOST_LINES = 12, 8
 #: The columns of the tables of planned comparisons: of gains, and of their differences between partitions.
 PLANNED = {
     "skew": (["classes:1, E 10", "iid, E 10"], ["E 1", "E 10"]),
+    "cifar10_one_step": (["classes:1"], []),
     "fashion_mnist_lenet": (["classes:1"], ["accuracy"]),
     "skew_fashion_mnist": (["classes:1"], ["accuracy"]),
 }

@@ -107,7 +107,7 @@ PLANNED = {
         *_plans("norm", ["fn", "ln"], "scale", "fedavg"),
     ],
     "fashion_mnist": [],
-    "cifar10_one_step": [],
+    "cifar10_one_step": [Plan("fn against none with fedavg, lr 0.01", "norm", "fn", "none", "fedavg")],
 }
 
 
