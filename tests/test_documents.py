@@ -48,6 +48,12 @@ def cell(name: str, **where: Any) -> pd.Series:
     return 100 * found.set_index("seed")["acc"].astype(float).sort_index()
 
 
+def mean_and_half_width(values: pd.Series) -> tuple[float, float]:
+    """Return the mean and the half-width of its 95 % interval over seeds."""
+    low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    return values.mean(), (high - low) / 2
+
+
 def tables(text: str) -> list[list[list[str]]]:
     """Return the tables of a Markdown text as rows of cells, without their heads."""
     found = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
@@ -111,8 +117,11 @@ def test_the_sentences_of_results() -> None:
     assert f"{step['scale', 0.01]:.2f} with `scale`" in text
     of_steps = runs("cifar10_one_step")
     assert of_steps[of_steps.diverged][["norm", "lr"]].to_numpy().tolist() == [["scale", 0.1]]
-    fn, ln = (step[norm, 0.01] - step["none", 0.01] for norm in ("fn", "ln"))
-    assert f"Feature normalization gains {fn:.1f} points and layer normalization {ln:.1f} (one seed)" in text
+    none, fn, ln = (cell("cifar10_one_step", lr=0.01, norm=norm, method="fedavg") for norm in ("none", "fn", "ln"))
+    gains = ((fn - none)[seed] for seed in range(3))
+    assert "Feature normalization gains {:.1f} ± {:.1f} points".format(*mean_and_half_width(fn - none)) in text
+    assert "(three seeds, {:.1f}, {:.1f} and {:.1f}; ".format(*gains) in text
+    assert f"and layer normalization {(ln - none)[0]:.1f} (one seed)" in text
     first = of_steps[of_steps.seed == 0].set_index(["method", "norm", "lr"])["first"]
     lengths = {norm: first["fedavg", norm, 0.01]["probes"]["features"]["norm"] for norm in ("none", "fn")}
     assert f"its features are {lengths['fn'] / lengths['none']:.0f} times as long before training" in text

@@ -88,8 +88,9 @@ def _values_table() -> list[list[str]]:
 def _value(row: Row, cell: Mapping[Hashable, float], is_better: bool, at: At) -> str:
     if pd.notna(cell["half_width"]):
         number = f"{cell['mean']:.2f} ± {cell['half_width']:.2f}"
-        return f"**{number}**" if is_better else number
-    lines = [f"{cell['mean']:.2f}", f"<sub>n={cell['n']:.0f}</sub>"]
+        lines = [f"**{number}**" if is_better else number]
+    else:
+        lines = [f"{cell['mean']:.2f}", f"<sub>n={cell['n']:.0f}</sub>"]
     if beside := published.beside(row, at):
         lines.append(f"<sub>published {beside[0]:.2f}: {beside[1]}</sub>")
     return "<br>".join(lines)
@@ -128,7 +129,7 @@ def _counts() -> list[str]:
     return [
         f"{trained:,} training runs on digits, cifar10, fashion_mnist",
         f"{diverged:,} of {trained:,} runs diverged; they have no value.",
-        *(f"{title}: tables and figures of {count:,} runs" for title, count in pages.items()),
+        *(f"{title}: {count:,} runs" for title, count in pages.items()),
     ]
 
 
@@ -144,7 +145,7 @@ def _settings() -> list[str]:
         f"{only('cifar10_one_step', 'partition')}, {_listed('cifar10_one_step', 'clients', 'rounds')}; after the last "
         f"round; lr {rate:g}.",
         *map(_searched, ("fashion_mnist_lenet", "skew_fashion_mnist")),
-        f"{left_out} more rows are in the details.",
+        f"Rows in the details alone: {left_out}.",
     ]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tests.audit.runs import ROOT
 
 #: Names that contain a digit.
-NAMES = ("2 / lambda_max",)
+NAMES = ("2 / lambda_max", "cifar10 (cifar10_one_step)")
 
 
 def readme() -> str:

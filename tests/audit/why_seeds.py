@@ -18,7 +18,7 @@ from tests.audit.why import CELL
 from tests.audit.why_claims import Claim
 
 #: How settings are tested.
-TESTS = "t-tests over seeds, Holm's correction over settings"
+TESTS = "t-tests over seeds, Holm's correction"
 
 #: Accuracies that differ by less than this are equivalent.
 MARGIN = 0.01

@@ -28,7 +28,7 @@ COLLAPSED = 0.99
 BOUNDED = 1.05
 
 #: How a claim's settings are tested.
-TESTS = "t-tests over seeds, Holm's correction over settings"
+TESTS = "t-tests over seeds, Holm's correction"
 
 
 def claims(cells: Sequence[Probed]) -> Iterator[Claim]:

@@ -75,10 +75,7 @@ def _pages(board: Leaderboard) -> list[Page]:
     """Return the details: data sets and models, what papers add, chapters, how to read them, where they come from."""
     runs = Counter(place_of(run.training) for run in board.collection.runs if isinstance(run.experiment, Training))
     places = list(dict.fromkeys(section.place for section in board.sections))
-    pages = [
-        Page(place_page(place), tuple(place_blocks(board, place)), f"tables and figures of {runs[place]:,} runs")
-        for place in places
-    ]
+    pages = [Page(place_page(place), tuple(place_blocks(board, place)), f"{runs[place]:,} runs") for place in places]
     for supplement in board.supplements:
         pages += _split(supplement.sections(set(places)))
         pictures: dict[Place, list[Figure]] = {}

@@ -30,7 +30,7 @@ ORDER: tuple[Verdict, ...] = ("more", "more, equivalent", "less", "less, equival
 
 _NOT_SHOWN = (
     "After the rows of the planned comparisons: those with values in most columns, and of these the best by mean rank. "
-    "{} more rows are in the details."
+    "Rows in the details alone: {}."
 )
 
 
