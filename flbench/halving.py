@@ -110,9 +110,9 @@ class Halving:
     def standings(self, race: Race[K], ended: Callable[[K, int], Ended | None]) -> list[Standing]:
         """Return how far each candidate of a race is trained, as far as the results decide.
 
-        A rung is decided when all runs that reach it have ended there. Candidates with fewer seeds without a value are
-        better, then those with the better mean: one of which a seed diverged or failed is behind all without. Those
-        that equal the last one that is kept are kept, too.
+        A rung is decided when all runs that reach it have ended there. Candidates that lost fewer seeds, diverged
+        or failed, are better, and of these the ones with the better mean. Those that equal the last one that is kept
+        are kept, too.
 
         Args:
             race: the race.

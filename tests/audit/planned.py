@@ -31,15 +31,21 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Comparison(Plan):
-    """What a planned comparison shows in a column, in points; an interaction's column has no partition."""
+class Judged:
+    """A mean gain with the half-width of its interval, in points, and what it shows."""
 
-    column: Place = ()
-    head: str = ""  # of the column
     mean: float = 0.0
     half_width: float = 0.0
     p: float = 1.0  # of the test of a difference, corrected
     verdict: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison(Judged, Plan):
+    """What a planned comparison shows in a column; an interaction's column has no partition."""
+
+    column: Place = ()
+    head: str = ""  # of the column
 
     @property
     def text(self) -> str:
@@ -117,25 +123,35 @@ def comparisons(sweep: str) -> tuple[Comparison, ...]:
     tested = [(plan, column, gain) for plan in PLANNED[sweep] for column, gain in _gains(sweep, plan).items()]
     if not tested:
         return ()
-    gains = np.array([gain for _, _, gain in tested])  # comparisons x seeds
+    found = judge(np.array([gain for _, _, gain in tested]))
+    return tuple(
+        Comparison(
+            **vars(plan),
+            column=column,
+            head=_head(column, [name for name in COLUMNS[sweep] if not (plan.between and name == "partition")]),
+            **vars(one),
+        )
+        for (plan, column, _), one in zip(tested, found, strict=True)
+    )
+
+
+def judge(gains: np.ndarray) -> list[Judged]:
+    """Return what gains (comparisons x seeds) show, corrected for their number."""
     test = stats.ttest_1samp(gains, 0, axis=1)
     low, high = test.confidence_interval(1 - LEVEL)
     # Two one-sided tests (Schuirmann 1987): both must show that the mean is within the margin.
     above = stats.ttest_1samp(gains, -MARGIN, axis=1, alternative="greater").pvalue
     below = stats.ttest_1samp(gains, MARGIN, axis=1, alternative="less").pvalue
     different, equivalent = (holm(pd.Series(p)) for p in (test.pvalue, np.maximum(above, below)))
-    return tuple(
-        Comparison(
-            **vars(plan),
-            column=column,
-            head=_head(column, [name for name in COLUMNS[sweep] if not (plan.between and name == "partition")]),
-            mean=100 * gain.mean(),
-            half_width=50 * (high - low)[i],
-            p=different[i],
-            verdict=_verdict(gain.mean(), different[i] < LEVEL, equivalent[i] < LEVEL),
+    return [
+        Judged(
+            100 * gain.mean(),
+            50 * (high - low)[i],
+            different[i],
+            _verdict(gain.mean(), different[i] < LEVEL, equivalent[i] < LEVEL),
         )
-        for i, (plan, column, gain) in enumerate(tested)
-    )
+        for i, gain in enumerate(gains)
+    ]
 
 
 def gains(sweep: str, against: str, method: str = "", column: Place | None = None) -> list[Comparison]:

@@ -42,7 +42,7 @@ def cells() -> pd.DataFrame:
 
 @cache
 def published() -> pd.DataFrame:
-    """Return the paper's numbers for the data sets and models of our runs, with ours, a verdict and a p-value."""
+    """Return the paper's numbers for the data sets and models of our runs, with ours, verdict, p-value and interval."""
     paper = pd.read_csv(ROOT / "flbench/papers/label_skew/published.csv").rename(columns={"local_steps": "E"})
     ours = cells().rename(columns={"mean": "ours", "count": "our_seeds"})
     places = set(zip(ours.dataset, ours.model, strict=True))
@@ -67,7 +67,8 @@ def _verdict(row: pd.Series[float]) -> dict[str, object]:
     p = 2 * stats.t.sf(abs(other - centre) / error, freedom)
     interval = special.expit(stats.t.interval(1 - LEVEL, freedom, centre, error))
     is_narrow = 100 * abs(interval - row.ours).max() <= WIDEST
-    return {"verdict": "does not hold" if p < LEVEL else "holds" if is_narrow else "too wide", "p": p}
+    verdict = "does not hold" if p < LEVEL else "holds" if is_narrow else "too wide"
+    return {"verdict": verdict, "p": p, "low": interval[0], "high": interval[1]}
 
 
 def _spread(row: pd.Series[float]) -> tuple[float, int]:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.audit import leaderboard, pages, readme
+from tests.audit import leaderboard, pages, published, readme
 from tests.audit.planned import comparisons
 
 #: Patterns of the paragraphs with numbers, or what is left of them, that other tests of this folder compare as a whole.
@@ -74,6 +74,19 @@ def test_the_planned_comparisons_of_the_details(name: str, section: str, sweeps:
     for sweep in sweeps:
         count = len(comparisons(sweep))
         assert f"Holm's correction for the {count} comparison{'s' if count > 1 else ''} of this section" in page
+
+
+def test_the_published_numbers_of_the_details() -> None:
+    compared, *_ = pages.tables(pages.section(pages.details("cifar10-cnn"), "Published numbers"))
+    found = {name: row for _, _, name, *row in compared[1:]}
+    tested = published.published().dropna(subset="p").drop_duplicates([*published.SHARED, "value", "std"])
+    assert len(found) == len(tested) == 4
+    for one in tested.itertuples():
+        _, _, number, mean, _, difference, said = found[f"{one.method}, {one.norm}"]
+        assert float(number) == one.value
+        assert mean.partition("<")[0].partition(" ")[0] == f"{100 * one.ours:.2f}"
+        assert difference == f"{100 * one.ours - one.value:+.2f}"
+        assert said == f"{one.verdict} ({100 * one.low:.2f} to {100 * one.high:.2f})"
 
 
 @pytest.mark.slow

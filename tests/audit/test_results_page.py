@@ -190,6 +190,17 @@ def test_the_published_number_outside_its_interval() -> None:
     assert f"its p is {outside['p']:.3f}, {outside['holm']:.3f} after Holm's correction" in said
 
 
+def test_what_normalization_gains_without_drift() -> None:
+    (planned,) = comparisons("cifar10_one_step")
+    runs = federated("cifar10_one_step").query("method == 'fedavg' and lr == 0.01")
+    of_seed = 100 * runs.pivot(index="seed", columns="norm", values="value")
+    fn, ln = (of_seed[norm] - of_seed["none"] for norm in ("fn", "ln"))
+    said = text("At the paper's full length")
+    assert f"Feature normalization gains {planned.text} points" in said
+    assert "(three seeds, {:.1f}, {:.1f} and {:.1f}; planned when the first was known)".format(*fn) in said
+    assert f"and layer normalization {ln[0]:.1f} (one seed)" in said and ln.count() == 1
+
+
 @pytest.mark.slow
 def test_what_fedrs_reaches_on_digits() -> None:
     """With one class and E = 10, at the rate that is best on the test data, as everywhere in this sweep."""

@@ -80,7 +80,7 @@ def test_the_first_page_repeats_the_chapter() -> None:
     page = (ROOT / "leaderboard.md").read_text()
     sections = {SECTIONS[sweep][1]: section_of(sweep) for sweep in SECTIONS}
     bullets = dict(re.findall(r"^- \*\*((?!Along).+?)\.\*\* (.+)$", page, re.MULTILINE))
-    open_ = []
+    not_decided = []
     for claim in CLAIMS:
         known = {name: found[claim] for name, found in sections.items() if claim in found}
         parts = [
@@ -89,13 +89,13 @@ def test_the_first_page_repeats_the_chapter() -> None:
             if verdict not in ("inconclusive", "not run")
         ]
         if not parts:
-            open_.append(claim)
+            not_decided.append(claim)
             continue
         if undecided := [name for name, (verdict, _) in known.items() if verdict == "inconclusive"]:
             parts.append(f"Inconclusive on {', '.join(undecided)}.")
         assert bullets.pop(claim) == " ".join(parts)
     assert not bullets
-    assert f"\n- **Inconclusive:** {', '.join(f'“{claim}”' for claim in open_)}.\n" in page
+    assert f"\n- **Inconclusive:** {', '.join(f'“{claim}”' for claim in not_decided)}.\n" in page
 
 
 def test_the_sentence_of_readme() -> None:

@@ -153,7 +153,7 @@ def _verdict(section: Section, judged: Judged) -> str:
 def _claim_texts(board: Leaderboard, claims: Sequence[tuple[str, Claim]]) -> Iterator[str]:
     """Yield each statement that is decided somewhere, with its verdicts by data set; then the names of the others."""
     names = {section.title: literal(section.name) for section in board.sections}
-    open_: dict[str, list[str]] = {verdict: [] for verdict in UNDECIDED}
+    undecided: dict[str, list[str]] = {verdict: [] for verdict in UNDECIDED}
     for text in dict.fromkeys(claim.text for _, claim in claims):
         same = [(where, claim) for where, claim in claims if claim.text == text]
         decided = [
@@ -165,8 +165,8 @@ def _claim_texts(board: Leaderboard, claims: Sequence[tuple[str, Claim]]) -> Ite
             where = ", ".join(names[where] for where, claim in same if claim.verdict == "inconclusive")
             yield " ".join([f"**{literal(text)}.**", *decided, *([f"Inconclusive on {where}."] if where else [])])
         else:
-            open_[min((claim.verdict for _, claim in same), key=UNDECIDED.index)].append(f"“{literal(text)}”")
-    for verdict, texts in open_.items():
+            undecided[min((claim.verdict for _, claim in same), key=UNDECIDED.index)].append(_quoted(text))
+    for verdict, texts in undecided.items():
         if texts:
             yield f"**{verdict.capitalize()}:** {', '.join(texts)}."
 
@@ -176,10 +176,15 @@ def _chapter_text(chapter: Chapter, links: Mapping[str, str]) -> str:
     held = sum(claim.verdict == "holds" for claim in chapter.claims)
     parts = [f"{held} of {len(chapter.claims)} claims hold"]
     for verdict in VERDICTS:
-        names = [f"“{literal(claim.text.rstrip('.'))}”" for claim in chapter.claims if claim.verdict == verdict]
+        names = [_quoted(claim.text) for claim in chapter.claims if claim.verdict == verdict]
         if verdict != "holds" and names:
             parts.append(f"*{verdict}*: {', '.join(names)}")
     return f"[{literal(chapter.title)}]({links[chapter.kind]}): {'; '.join(parts)}."
+
+
+def _quoted(text: str) -> str:
+    """Return a statement as a name: in quotes, without its full stop."""
+    return f"“{literal(text.rstrip('.'))}”"
 
 
 def _table(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> Iterator[Block]:
