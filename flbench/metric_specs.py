@@ -35,8 +35,8 @@ class Metric:
         return f"{100 * value:.2f}" if self.percent else f"{value:.4g}"
 
     def change(self, value: float) -> str:
-        """Return a difference as printed, with its sign."""
-        return f"{100 * value:+.2f}" if self.percent else f"{value:+.4g}"
+        """Return a difference as printed, with its sign; never ``-0.00``."""
+        return f"{100 * value:+z.2f}" if self.percent else f"{value:+z.4g}"
 
     def best(self, values: Iterable[float]) -> float:
         """Return the best of some values."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flbench import metrics
+from flbench.metric_specs import METRICS
 
 
 def logits_for(predicted: list[int], classes: int = 3) -> Tensor:
@@ -62,3 +63,8 @@ def test_no_client_has_test_data() -> None:
     assert record["acc"] is None
     assert record["clients_tested"] == 0
     assert record["acc_global"] == pytest.approx(4 / 6)
+
+
+def test_a_difference_of_nearly_nothing_has_no_minus() -> None:
+    assert METRICS["acc"].change(-0.00001) == METRICS["acc"].change(0.0) == "+0.00"
+    assert METRICS["acc"].change(-0.0001) == "-0.01"

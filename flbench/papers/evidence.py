@@ -97,7 +97,7 @@ def number_entry(value: float | None, text: Callable[[float], str] = "{:.3g}".fo
 
 def two_decimals(value: float) -> str:
     """``0.52``; never ``-0.00``."""
-    return f"{round(value, 2) + 0.0:.2f}"
+    return f"{value:z.2f}"
 
 
 def three_digits(value: float) -> str:
@@ -131,7 +131,7 @@ def points_text(found: Difference | None, digits: int = 1) -> str:
     """A difference of accuracies in percentage points: ``+2.1 ± 0.8``; a dash for none."""
     if found is None:
         return "–"
-    text = f"{100 * found.mean:+.{digits}f}"
+    text = f"{100 * found.mean:+z.{digits}f}"
     return text if found.half_width is None else f"{text} ± {100 * found.half_width:.{digits}f}"
 
 

@@ -101,7 +101,7 @@ class Comparison(Generic[Row]):
             Entry(f"{row.text} ± {row.sd}" if row.sd else row.text, order=row.value),
             Entry(mean_text(cell), (f"n={ours.n}",), order=ours.mean) if cell and ours else Entry("–"),
             number_entry(cell.runs[0].rounds if cell else None, "{:,}".format),
-            number_entry(self.difference, "{:+.2f}".format),
+            number_entry(self.difference, "{:+z.2f}".format),
             Entry(f"{claim.verdict} ({claim.evidence})" if claim.evidence else claim.verdict),
         )
 

@@ -20,7 +20,7 @@ from flbench.report.parts import Part
 from flbench.report.runs import Run, varied_methods
 from flbench.report.selection import tune
 from flbench.report.tables import KIND_TITLES, SECTION, Layout, Table, axes_of, has_axis, lay_out, varies
-from flbench.report.ticks import Tick, axis_label, axis_value, place_label, tick
+from flbench.report.ticks import Tick, axis_label, axis_names, axis_value, place_label, tick
 from flbench.report.units import merge_rows
 from flbench.report.wording import row_name
 
@@ -87,11 +87,11 @@ def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Ma
         "lower": known.lower_is_better,
         "axes": [
             {
-                "name": "E" if axis == "local_steps" else axis,
+                "name": name,
                 "labels": [at.label for at in ticks[axis]],
                 "long": [axis_label(axis, at) for at in ticks[axis]],
             }
-            for axis in axes
+            for axis, name in zip(axes, axis_names(axes), strict=True)
         ],
         "color": None if colored is None else axes.index(colored),
         "cells": [

@@ -134,13 +134,23 @@ class Planned:
     @property
     def name(self) -> str:
         """``fn against none``, ``fn against none with fedavg``, or ``fn against none, classes:1 minus iid``."""
-        return ", ".join(filter(None, [f"{self.value} against {self.reference}", self.between]))
+        return full_name(self.short_name, self.among, self.between)
+
+    @property
+    def short_name(self) -> str:
+        """``fn against none``."""
+        return f"{self.value} against {self.against}"
 
     @property
     def between(self) -> str:
         """``classes:1 minus iid``; empty where it is no interaction."""
         between = self.pair.between
         return "" if between is None else f"{_text(between.first)} minus {_text(between.second)}"
+
+
+def full_name(name: str, among: str, between: str) -> str:
+    """Return ``fn against none``, with the cells it is among and the columns it is between where there are any."""
+    return ", ".join(filter(None, [f"{name} {among}".rstrip(), between]))
 
 
 def value_text(condition: str) -> str:

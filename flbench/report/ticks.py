@@ -73,11 +73,17 @@ def axis_value(experiment: Experiment, axis: str) -> Any:
     return getattr(value, sub, None) if dot else value
 
 
+def axis_names(axes: Iterable[str]) -> tuple[str, ...]:
+    """Return what heads of tables call these fields: ``E`` for the local steps, every other its name."""
+    return tuple("E" if axis == "local_steps" else axis for axis in axes)
+
+
 def axis_label(axis: str, at: Tick) -> str:
     """Return ``E 10`` or ``lr 0.01``; the label alone for components and for the version of the data."""
     if axis == "data" or registry_of(axis) is not None:
         return at.label
-    return f"{'E' if axis == 'local_steps' else axis} {at.label}"
+    (name,) = axis_names([axis])
+    return f"{name} {at.label}"
 
 
 def place_label(axes: Sequence[str], at: Sequence[Tick]) -> str:

@@ -62,7 +62,8 @@ def test_an_interaction_is_the_gain_in_one_column_minus_that_in_another() -> Non
     assert strong.contrast.difference.half_width == pytest.approx(0.02484, abs=1e-5)
     assert len(found) == 6 and all((one.cells, one.missing) == (1, 0) for one in found)
     text = markdown_of(board_of(VALUES, contrasts=(GAIN, INTERACTION)))
-    assert "| ln against none, classes:1 minus iid | -1.00 ± 2.48" in text and "6 comparisons of this section" in text
+    assert "| comparison, classes:1 minus iid |" in text and "| ln against none | -1.00 ± 2.48" in text
+    assert "6 comparisons of this section" in text
 
 
 def test_interactions_pair_the_cells_of_one_method() -> None:
@@ -89,6 +90,15 @@ def test_interactions_pair_the_cells_of_one_method() -> None:
     assert found["ln against none with fedavg", "classes:1"] == (pytest.approx(0.3), 1)
     assert found["ln against none with scaffold", "classes:1"] == (pytest.approx(0.8), 1)
     assert len(found) == 5, "scaffold has no run with iid data"
+
+
+def test_the_head_of_a_table_says_what_all_its_comparisons_share() -> None:
+    lr = dataclasses.replace(GAIN, where=("lr=0.01",)), dataclasses.replace(INTERACTION, where=("lr=0.01",))
+    page = markdown_of(board_of(VALUES, contrasts=lr))
+    assert "| comparison with lr 0.01 | iid, E 1 |" in page and "\n| ln against none |" in page
+    assert "| comparison with lr 0.01, classes:1 minus iid | E 1 |" in page
+    page = markdown_of(board_of(VALUES, contrasts=(GAIN, lr[0])))
+    assert "| comparison | iid, E 1 |" in page and "\n| ln against none with lr 0.01 |" in page
 
 
 def test_the_test_of_equivalence_is_that_of_the_nearer_bound() -> None:
@@ -195,6 +205,13 @@ def test_the_phase_diagram_names_columns_by_local_steps_alone() -> None:
     assert drawing.name == "phase-digits-mlp-against-none"
     assert draw(board, "gains") == [], "no gain is drawn twice"
     assert draw(board_of(VALUES, contrasts=(GAIN,)), "phase") == [], "two by two columns are a table"
+
+
+def test_local_steps_are_called_e_in_columns_and_rows() -> None:
+    rows = board_of(VALUES, rows=("norm", "local_steps"))
+    assert rows.sections[0].tables[0].row_axes == ("norm", "local_steps")
+    assert "| norm | E |" in markdown_of(rows)
+    assert "| classes:1, E 10 |" in markdown_of(board_of(VALUES))
 
 
 def test_a_table_of_many_columns_has_a_row_for_each() -> None:

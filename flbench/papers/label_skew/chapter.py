@@ -138,9 +138,9 @@ def _correlation_table(correlations: Sequence[RankCorrelation]) -> Grid:
     rows = []
     for one in correlations:
         found = one.correlation
-        interval = "none" if found.interval is None else f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}"
+        interval = "none" if found.interval is None else f"{found.interval[0]:+z.2f} to {found.interval[1]:+z.2f}"
         size = (Entry(str(found.n), order=found.n), Entry(one.units, order=found.groups))
-        rho = number_entry(found.rho, "{:+.2f}".format)
+        rho = number_entry(found.rho, "{:+z.2f}".format)
         rows.append((*words(one.what, one.where), rho, Entry(interval), *size))
     return Grid(("of", "where", "rho", "95 % interval", "n", "units"), tuple(rows), names=2)
 
@@ -148,8 +148,8 @@ def _correlation_table(correlations: Sequence[RankCorrelation]) -> Grid:
 def _mean_entry(found: Mean | None) -> Entry:
     if found is None:
         return Entry("–")
-    interval = f"{100 * found.interval[0]:+.1f} to {100 * found.interval[1]:+.1f}, " if found.interval else ""
-    return Entry(f"{100 * found.mean:+.1f}", (f"{interval}n={found.n}",), order=found.mean)
+    interval = f"{100 * found.interval[0]:+z.1f} to {100 * found.interval[1]:+z.1f}, " if found.interval else ""
+    return Entry(f"{100 * found.mean:+z.1f}", (f"{interval}n={found.n}",), order=found.mean)
 
 
 def _cell_table(cells: Sequence[Probed]) -> Grid:

@@ -57,9 +57,9 @@ class RankCorrelation:
             return f"rho is not defined (n = {found.n})"
         if found.interval is None:
             only = "only " if found.groups < FEWEST_GROUPS else ""
-            return f"rho {found.rho:.2f} (no interval: n = {found.n} in {only}{self.units})"
+            return f"rho {found.rho:z.2f} (no interval: n = {found.n} in {only}{self.units})"
         low, high = found.interval
-        return f"rho {found.rho:.2f} ({low:.2f} to {high:.2f}; n = {found.n} in {self.units})"
+        return f"rho {found.rho:z.2f} ({low:.2f} to {high:.2f}; n = {found.n} in {self.units})"
 
     @property
     def units(self) -> str:
@@ -175,8 +175,10 @@ def by_partition(items: Iterable[T], partition: Callable[[T], str]) -> list[tupl
 
 def mean_points_text(found: Mean) -> str:
     """``+3.2 points (1.1 to 5.0; n = 40)``."""
-    low_high = f"{100 * found.interval[0]:+.1f} to {100 * found.interval[1]:+.1f}" if found.interval else "no interval"
-    return f"{100 * found.mean:+.1f} points ({low_high}; n = {found.n})"
+    low_high = (
+        f"{100 * found.interval[0]:+z.1f} to {100 * found.interval[1]:+z.1f}" if found.interval else "no interval"
+    )
+    return f"{100 * found.mean:+z.1f} points ({low_high}; n = {found.n})"
 
 
 def quartiles_text(values: Sequence[float]) -> str:

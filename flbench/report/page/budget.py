@@ -8,6 +8,7 @@ from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Grid, Paragraph, words
 from flbench.report.budget import Budgets
 from flbench.report.cells import Summary
+from flbench.report.ticks import axis_names
 from flbench.report.wording import NONE
 
 #: The numbers of settings that the table shows, beside all of them.
@@ -29,7 +30,12 @@ def budget_blocks(budgets: Budgets, metric: str) -> Iterator[Block]:
         names = words(*(at.label for at in one.row), *([one.column] if several else []))
         entries = (_entry(one.curve[k - 1], metric) if k < len(one.curve) else Entry(NONE) for k in numbers)
         rows.append((*names, *entries, _entry(one.curve[-1], metric)))
-    heads = (*budgets.row_axes, *(["where"] if several else []), *(f"{k} tried" for k in numbers), "all tried")
+    heads = (
+        *axis_names(budgets.row_axes),
+        *(["where"] if several else []),
+        *(f"{k} tried" for k in numbers),
+        "all tried",
+    )
     yield Grid(heads, tuple(rows), len(budgets.row_axes) + several)
 
 

@@ -14,6 +14,7 @@ from flbench.report.lr_range import WITHIN, Range, Ranges
 from flbench.report.page.budget import budget_blocks
 from flbench.report.stats import Contrast
 from flbench.report.tables import Position
+from flbench.report.ticks import axis_names
 from flbench.report.wording import NONE, TIED, bytes_text, contrast_text, reached_text, row_labels, row_name
 
 #: With more classes than this, only the recall of the worst class is shown.
@@ -62,7 +63,7 @@ def _lines(details: Details) -> Iterator[tuple[tuple[Entry, ...], Position, Cell
 
 
 def _axes(details: Details) -> tuple[str, ...]:
-    return (*details.table.row_axes, *("E" if axis == "local_steps" else axis for axis in details.table.col_axes))
+    return axis_names((*details.table.row_axes, *details.table.col_axes))
 
 
 def _differences(details: Details) -> list[Block]:
@@ -179,7 +180,7 @@ def _ranges(ranges: Ranges) -> list[Block]:
         "runs at any rate."
     )
     several = any(one.column for one in ranges.rows)
-    heads = (*ranges.row_axes, *(["where"] if several else []), "best", "range", "decades", "diverged")
+    heads = (*axis_names(ranges.row_axes), *(["where"] if several else []), "best", "range", "decades", "diverged")
     rows = [
         (*words(*(at.label for at in one.row), *([one.column] if several else [])), *_range(one)) for one in ranges.rows
     ]

@@ -20,6 +20,7 @@ from flbench.report.provenance import CONTRIBUTORS
 from flbench.report.runs import code_notes_of
 from flbench.report.stats import LEVEL
 from flbench.report.supplement import Place
+from flbench.report.ticks import axis_names
 from flbench.report.wording import NONE, contrast_text, margins_text, marked, verdict_text
 
 #: Most figures of the page.
@@ -202,7 +203,7 @@ def _table(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> Ite
             for c, standing in enumerate(row.standings)
         ]
         rows.append((*words(*labels), *entries))
-    yield Grid((*found.row_axes, *heads), tuple(rows), len(found.row_axes))
+    yield Grid((*axis_names(found.row_axes), *heads), tuple(rows), len(found.row_axes))
     notes = [_NOT_SHOWN.format(found.left_out)] if found.left_out else []
     if any(one.cell.personal for row in found.rows for one in row.standings if one):
         notes.append("¹ No shared model: mean over clients of their own models on the *whole* test set.")

@@ -20,7 +20,7 @@ from flbench.report.page.planned import planned_grid
 from flbench.report.planned import Planned, value_text
 from flbench.report.stats import LEVEL
 from flbench.report.tables import KIND_TITLES
-from flbench.report.ticks import Tick
+from flbench.report.ticks import Tick, axis_names
 from flbench.report.wording import NONE, TIED, column_head, contrast_text, margin_text
 
 #: The mark of the best mean of a column.
@@ -85,7 +85,9 @@ def _values(found: Headline, name: str) -> Table:
         TIED: f"shown to be less than {' or '.join(sorted(margins))} worse than the best mean of its column (one-sided "
         f"paired t-test at {_LEVEL})",
     }
-    return Table(name, _values_caption(found), Grid((*found.row_axes, *heads), rows, len(found.row_axes)), legend)
+    return Table(
+        name, _values_caption(found), Grid((*axis_names(found.row_axes), *heads), rows, len(found.row_axes)), legend
+    )
 
 
 def _names(row: Row) -> tuple[Entry, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
-from flbench.report.planned import Planned
+from flbench.report.planned import Planned, full_name
 from flbench.report.stats import LEVEL
 from flbench.report.wording import NONE, contrast_text, margin_text, verdict_text
 
@@ -60,16 +60,31 @@ def planned_grid(
     entry: Callable[[Section, Planned], Entry],
     counts: Mapping[str, str] | None = None,
 ) -> Grid:
-    """Return a row a comparison, in some of the columns; ``counts`` are the texts of a last column by comparison."""
+    """Return a row a comparison, in some of the columns; ``counts`` are the texts of a last column by comparison.
+
+    The first head says among which cells and between which columns the comparisons are, where it is the same for all.
+    """
     every = len({one.column for one in some})
+    among, between = _shared(one.among for one in some), _shared(one.between for one in some)
     entries = {(one.name, one.column): entry(section, one) for one in some if one.column in columns}
+    labels = {
+        one.name: full_name(one.short_name, one.among.removeprefix(among), one.between.removeprefix(between))
+        for one in some
+    }
     rows = [
-        (*words(name), *(entries.get((name, column), Entry(NONE)) for column in columns), *words(*last))
-        for name in dict.fromkeys(one.name for one in some)
+        (*words(label), *(entries.get((name, column), Entry(NONE)) for column in columns), *words(*last))
+        for name, label in labels.items()
         for last in [[counts[name]] if counts else []]
     ]
     heads = [column or METRICS[section.layout.metric].title for column in columns]
-    return Grid(("comparison", *heads, *([f"all {every} columns"] if counts else [])), tuple(rows), 1)
+    last_head = [f"all {every} columns"] if counts else []
+    return Grid((full_name("comparison", among, between), *heads, *last_head), tuple(rows), 1)
+
+
+def _shared(texts: Iterable[str]) -> str:
+    """Return the text that all of them are; empty where they differ."""
+    different = set(texts)
+    return different.pop() if len(different) == 1 else ""
 
 
 def _entry(section: Section, one: Planned) -> Entry:

@@ -18,6 +18,7 @@ from flbench.report.runs import TAIL
 from flbench.report.summary import Overall
 from flbench.report.supplement import Place
 from flbench.report.tables import Position, Table
+from flbench.report.ticks import axis_names
 from flbench.report.wording import NONE, TIED, column_head, marked, row_labels, row_name
 
 #: Tables of details with more lines than this are folded.
@@ -60,7 +61,7 @@ def _overall(found: Overall) -> Grid:
             entries.append(Entry(f"{row.rank:.2f}", order=row.rank))
         entries += [Entry(f"{row.complete}/{of}", order=row.complete), Entry(f"{row.best}/{of}", order=row.best)]
         rows.append(tuple(entries))
-    heads = (*found.row_axes, f"mean of {of}", "mean rank", "complete in", "best or tied in")
+    heads = (*axis_names(found.row_axes), f"mean of {of}", "mean rank", "complete in", "best or tied in")
     return Grid(heads, tuple(rows), len(found.row_axes))
 
 
@@ -199,7 +200,7 @@ def _tables(tables: Sequence[Table], level: int) -> Iterator[Block]:
                 for c in range(len(table.cols))
             ]
             rows.append((*words(*row_labels(table, r)), *entries))
-        heads = (*table.row_axes, *(column_head(table, col) for col in table.cols))
+        heads = (*axis_names(table.row_axes), *(column_head(table, col) for col in table.cols))
         yield Grid(heads, tuple(rows), len(table.row_axes))
         yield from _footnotes(table)
 

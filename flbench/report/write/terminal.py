@@ -10,6 +10,7 @@ from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import code_text, gap_text, mean_text
 from flbench.report.tables import Position, Table
+from flbench.report.ticks import axis_names
 from flbench.report.wording import NONE, TIED, column_head, row_labels
 from flbench.report.write.columns import fitting
 
@@ -45,12 +46,13 @@ def _tables(table: Table, width: int) -> list[RichTable]:
     heads = [column_head(table, col) for col in table.cols]
     texts = [[_text(table, (r, c)) for c in range(len(table.cols))] for r in range(len(table.rows))]
     sizes = [max(_width(head), *(_width(row[c].plain) for row in texts)) + 3 for c, head in enumerate(heads)]
-    names = [max(len(axis), *(len(row[i]) for row in labels)) + 3 for i, axis in enumerate(table.row_axes)]
+    names = axis_names(table.row_axes)
+    widths = [max(len(name), *(len(row[i]) for row in labels)) + 3 for i, name in enumerate(names)]
     parts = []
-    for some in fitting(sizes, width - sum(names) - 1):
+    for some in fitting(sizes, width - sum(widths) - 1):
         part = RichTable()
-        for axis in table.row_axes:
-            part.add_column(Text(axis), no_wrap=True)
+        for name in names:
+            part.add_column(Text(name), no_wrap=True)
         for c in some:
             part.add_column(Text(heads[c]), justify="right")
         for r, row in enumerate(texts):
