@@ -51,13 +51,15 @@ def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]
     """Return gains with their verdicts, bold where a difference is shown, and how many columns have which verdict."""
     every = {one.head for one in some}
     has_summary = len(every) > len(columns)
-    rows = [["comparison", *columns, *([f"all {len(every)} columns"] if has_summary else [])]]
-    for name in dict.fromkeys(one.name for one in some):
-        by_column = {one.head: one for one in some if one.name == name}
+    ((among, interaction),) = {(one.among, one.interaction) for one in some}
+    first = f"comparison {among}".rstrip() + interaction
+    rows = [[first, *columns, *([f"all {len(every)} columns"] if has_summary else [])]]
+    for label in dict.fromkeys(one.title for one in some):
+        by_column = {one.head: one for one in some if one.title == label}
         counts = Counter(_verdict(one) for one in by_column.values())
         summary = ", ".join(f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
         entries = [_gain(by_column[column]) for column in columns]
-        rows.append([name, *entries, *([summary] if has_summary else [])])
+        rows.append([label, *entries, *([summary] if has_summary else [])])
     return rows
 
 
@@ -141,9 +143,9 @@ def _settings() -> list[str]:
         f"digits, {only('skew', 'model')} (skew): "
         f"{_listed('skew', 'batch_size', 'val_fraction', 'clients', 'rounds')}; mean of the last {TAIL['skew']} "
         "evaluations; the best lr of each row and column, chosen on held-out training data.",
-        f"cifar10, cnn (cifar10_one_step): {_listed('cifar10_one_step', 'batch_size', 'E', 'augment')}, "
-        f"{only('cifar10_one_step', 'partition')}, {_listed('cifar10_one_step', 'clients', 'rounds')}; after the last "
-        f"round; lr {rate:g}.",
+        f"cifar10, cnn (cifar10_one_step): "
+        f"{_listed('cifar10_one_step', 'batch_size', 'E', 'augment', 'clients', 'rounds')}; after the last round; lr "
+        f"{rate:g}.",
         *map(_searched, ("fashion_mnist_lenet", "skew_fashion_mnist")),
         f"Rows in the details alone: {left_out}.",
     ]

@@ -46,13 +46,18 @@ def section(page: str, title: str) -> str:
 
 
 def planned(page: str) -> dict[tuple[str, str], str]:
-    """Return the entries of tables of planned comparisons by comparison and column; either makes the rows."""
+    """Return the entries of tables of planned comparisons by comparison and column; either makes the rows.
+
+    The first head may say among which cells and between which columns all comparisons of the table are.
+    """
     found = {}
     for heads, *rows in tables(page):
         for row in rows:
             entries = zip(heads[1:], row[1:], strict=True)
-            if heads[0] == "comparison":
-                found |= {(row[0], column): entry for column, entry in entries}
+            if heads[0].startswith("comparison"):
+                title, between = re.findall(r"^(.*?)(, \S+ minus \S+)?$", row[0])[0]
+                name = title + heads[0].removeprefix("comparison") + between
+                found |= {(name, column): entry for column, entry in entries}
             elif heads[0] == "column":
                 found |= {(comparison, row[0]): entry for comparison, entry in entries}
     return {at: entry for at, entry in found.items() if entry != "–"}

@@ -14,6 +14,9 @@ from tests.audit.runs import COLUMNS, ROW, Place, chosen
 #: Error rate of a family of tests; differences below the margin do not matter.
 LEVEL, MARGIN = 0.05, 0.01
 
+#: Fewest seeds of a test and of an interval.
+FEWEST = 3
+
 #: The verdict that a difference is below the margin.
 WITHIN = f"equivalent within {100 * MARGIN:g} point"
 
@@ -22,12 +25,23 @@ WITHIN = f"equivalent within {100 * MARGIN:g} point"
 class Plan:
     """A planned comparison, as the sweep file has it: of the rows of one method, or the mean over all methods."""
 
-    name: str
+    title: str
     field: str
     value: str
     against: str
     method: str = ""
     between: tuple[str, str] | None = None  # the gain with one partition minus that with the other
+    among: str = ""  # ``with fedavg``: the cells that it is restricted to
+
+    @property
+    def name(self) -> str:
+        """``fn against none with fedavg, classes:1 minus iid``."""
+        return " ".join(filter(None, [self.title, self.among])) + self.interaction
+
+    @property
+    def interaction(self) -> str:
+        """``, classes:1 minus iid``; empty where it is none."""
+        return f", {self.between[0]} minus {self.between[1]}" if self.between else ""
 
 
 @dataclass(frozen=True)
@@ -54,14 +68,15 @@ class Comparison(Judged, Plan):
 
 
 def _plans(
-    field: str, values: list[str], against: str, method: str = "", between: tuple[str, str] | None = None
+    field: str,
+    values: list[str],
+    against: str,
+    method: str = "",
+    between: tuple[str, str] | None = None,
+    rate: str = "",
 ) -> list[Plan]:
-    among = f" with {method}" if method else ""
-    interaction = f", {between[0]} minus {between[1]}" if between else ""
-    return [
-        Plan(f"{value} against {against}{among}{interaction}", field, value, against, method, between)
-        for value in values
-    ]
+    among = "with " + ", ".join(filter(None, [method, rate])) if method else ""
+    return [Plan(f"{value} against {against}", field, value, against, method, between, among) for value in values]
 
 
 #: What ``sweeps/phase_diagram.yaml`` planned.
@@ -79,7 +94,7 @@ PLANNED = {
     "skew": [
         *_plans("norm", ["scale", "fn", "ln", "gn"], "none", "fedavg"),
         *_plans("norm", ["fn", "ln", "gn"], "scale", "fedavg"),
-        Plan("cosine(learned=false) against linear with fedavg", "head", "cosine", "linear", "fedavg"),
+        Plan("cosine(learned=false) against linear", "head", "cosine", "linear", "fedavg", among="with fedavg"),
         *_plans("head", ["cosine(learned=true)", "etf"], "linear", "fedavg"),
         *_plans("norm", ["scale", "fn", "ln", "gn"], "none", "fedavg", ("classes:1", "iid")),
         *_plans("norm", ["fn", "ln", "gn"], "scale", "fedavg", ("classes:1", "iid")),
@@ -113,17 +128,23 @@ PLANNED = {
         *_plans("norm", ["fn", "ln"], "scale", "fedavg"),
     ],
     "fashion_mnist": [],
-    "cifar10_one_step": [Plan("fn against none with fedavg, lr 0.01", "norm", "fn", "none", "fedavg")],
+    "cifar10_one_step": [
+        *_plans("norm", ["scale", "fn", "ln"], "none", "fedavg", rate="lr 0.01"),
+        *_plans("norm", ["fn", "ln"], "scale", "fedavg", rate="lr 0.01"),
+    ],
 }
 
 
 @cache
 def comparisons(sweep: str) -> tuple[Comparison, ...]:
-    """Return the planned comparisons of a sweep in each column, corrected for all of them."""
-    tested = [(plan, column, gain) for plan in PLANNED[sweep] for column, gain in _gains(sweep, plan).items()]
-    if not tested:
-        return ()
-    found = judge(np.array([gain for _, _, gain in tested]))
+    """Return the planned comparisons of a sweep in each column, corrected for all that have a test."""
+    planned = [(plan, column, gain) for plan in PLANNED[sweep] for column, gain in _gains(sweep, plan).items()]
+    tested = [gain for _, _, gain in planned if len(gain) >= FEWEST]
+    results = iter(judge(np.array(tested)) if tested else [])
+    found = [
+        next(results) if len(gain) >= FEWEST else Judged(100 * gain.mean(), np.nan, np.nan, "open")
+        for _, _, gain in planned
+    ]
     return tuple(
         Comparison(
             **vars(plan),
@@ -131,7 +152,7 @@ def comparisons(sweep: str) -> tuple[Comparison, ...]:
             head=_head(column, [name for name in COLUMNS[sweep] if not (plan.between and name == "partition")]),
             **vars(one),
         )
-        for (plan, column, _), one in zip(tested, found, strict=True)
+        for (plan, column, _), one in zip(planned, found, strict=True)
     )
 
 
@@ -178,20 +199,25 @@ def _verdict(mean: float, is_different: bool, is_equivalent: bool) -> str:
 
 
 def _gains(sweep: str, plan: Plan) -> dict[Place, pd.Series[float]]:
-    """Return the gain of each seed by column: its mean over the pairs of rows that differ in the field alone."""
+    """Return the gain of each seed by column: its mean over the pairs of rows that differ in the field alone.
+
+    Pairs without a value for some seed of the column are left out.
+    """
     runs, columns = chosen(sweep), COLUMNS[sweep]
     runs = runs[runs.method == plan.method] if plan.method else runs
     others = [name for name in ROW if name != plan.field]
     of_row = runs.set_index([*others, *columns, "seed", plan.field]).value.unstack(plan.field)
-    pairs = (of_row[plan.value] - of_row[plan.against]).unstack("seed").dropna()
-    gains: pd.DataFrame = pairs.groupby(level=columns).mean()
+    pairs = (of_row[plan.value] - of_row[plan.against]).unstack("seed")
+    of_column = pairs.groupby(level=columns)
+    gains = pd.DataFrame({at: of.dropna(axis=1, how="all").dropna().mean() for at, of in of_column}).T
+    gains = gains[gains.notna().any(axis=1)].rename_axis(columns)
     if plan.between:
         of_first, of_second = (gains.index.get_level_values("partition") == one for one in plan.between)
         if columns == ["partition"]:
-            return {(): gains[of_first].iloc[0] - gains[of_second].iloc[0]}
+            return {(): (gains[of_first].iloc[0] - gains[of_second].iloc[0]).dropna()}
         gains = gains[of_first].droplevel("partition") - gains[of_second].droplevel("partition")
-    assert (gains.std(axis=1) > 0).all(), "a t-test of equal differences is undefined"
-    return {at if isinstance(at, tuple) else (at,): gain for at, gain in gains.iterrows()}
+    assert (gains.std(axis=1).dropna() > 0).all(), "a t-test of equal differences is undefined"
+    return {at if isinstance(at, tuple) else (at,): gain.dropna() for at, gain in gains.iterrows()}
 
 
 def holm(p: pd.Series[float]) -> pd.Series[float]:

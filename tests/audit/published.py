@@ -62,6 +62,8 @@ def _verdict(row: pd.Series[float]) -> dict[str, object]:
     if row.rounds_ours < row.rounds:
         return {"verdict": "shorter", "p": np.nan}
     sd, freedom = _spread(row)
+    if freedom == 0:
+        return {"verdict": "no spread", "p": np.nan}
     error = sd * np.sqrt(1 / row.our_seeds + 1 / row.seeds)
     centre, other = special.logit(row.ours), special.logit(row.value / 100)
     p = 2 * stats.t.sf(abs(other - centre) / error, freedom)
@@ -81,6 +83,8 @@ def _spread(row: pd.Series[float]) -> tuple[float, int]:
     paper = paper.assign(mean=paper.value / 100, std=paper["std"] / 100, count=paper.seeds)
     pool = pd.concat([paper, cells()]).dropna(subset="std")
     pool = pool[(pool[LEVELS] == row[LEVELS]).all(axis=1) & (pool["mean"] >= CHANCE / CLASSES)]
+    if pool.empty:
+        return np.nan, 0
     freedom = pool["count"] - 1
     sd = pool["std"] / (pool["mean"] * (1 - pool["mean"]))
     return float(np.sqrt((freedom * sd**2).sum() / freedom.sum())), int(freedom.sum())
@@ -90,13 +94,13 @@ def summary() -> str:
     """Return the sentence on all published numbers."""
     numbers = published()
     counts = numbers.verdict.value_counts()
-    undecided = counts.get("shorter", 0) + counts.get("too wide", 0)
+    undecided = sum(counts.get(one, 0) for one in ("shorter", "too wide", "no spread"))
     tested = numbers.dropna(subset="p").drop_duplicates([*SHARED, "value", "std"]).p
     outside, corrected = (tested < LEVEL).sum(), (holm(tested) < LEVEL).sum()
     return (
         f"{len(numbers)} published numbers: holds {counts['holds']}, does not hold {counts['does not hold']}, "
-        f"inconclusive {undecided} (shorter {counts['shorter']}), not run {counts['not run']}. {outside} of "
-        f"{len(tested)} numbers with runs of full length lie outside the {1 - LEVEL:.0%} interval that these predict "
+        f"inconclusive {undecided} (shorter {counts['shorter']}), not run {counts['not run']}. Outside "
+        f"the {1 - LEVEL:.0%} interval that runs of full length predict: {outside} of {len(tested)} numbers "
         f"({LEVEL * len(tested):.1f} expected by chance, {corrected} after Holm's correction)."
     ).replace("95%", "95 %")
 

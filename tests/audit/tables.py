@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from tests.audit.planned import LEVEL, comparisons, holm
+from tests.audit.planned import FEWEST, LEVEL, comparisons, holm
 from tests.audit.runs import COLUMNS, IMAGES, ROW, Place, chosen
 
 #: A column: a sweep, and a place on its axes.
@@ -18,8 +18,8 @@ Row = tuple[str, str, str]
 #: The row with which the others are compared.
 BASELINE: Row = ("fedavg", "none", "linear")
 
-#: Coverage of intervals; means of fewer seeds have none.
-CONFIDENCE, FEWEST = 0.95, 3
+#: Coverage of intervals.
+CONFIDENCE = 0.95
 
 
 def values(at: At) -> pd.DataFrame:

@@ -35,7 +35,7 @@ def test_one_and_two_steps_end_where_ten_do() -> None:
             expected = pytest.approx([one.mean, one.half_width], rel=0, abs=0.005 + 1e-9)
             assert [float(number) for number in numbers.split(" ± ")] == expected
             assert one.verdict == WITHIN and verdict == f"<sub>{WITHIN}</sub>"
-            text.append(numbers)
+            text.append(numbers.removeprefix("+"))
     of_digits, of_fashion = text[:2], text[2:]
     assert (
         f"one step differs from ten by {of_digits[0]} points on digits and {of_fashion[0]} on Fashion-MNIST, two steps "

@@ -9,7 +9,7 @@ from scipy import stats
 
 from tests.audit import pages, published
 from tests.audit.planned import CONSTANTS, LEVEL, WITHIN, Comparison, added_by_skew, comparisons, gains, holm
-from tests.audit.readme import PHASES
+from tests.audit.readme import PHASES, WORDS
 from tests.audit.runs import ROW, chosen, exported, federated, label, longest
 from tests.audit.tables import values
 
@@ -186,19 +186,50 @@ def test_the_published_number_outside_its_interval() -> None:
     (outside,) = tested[tested.p < LEVEL].to_dict("records")
     assert outside["norm"] == "ln" and len(tested) == 4
     said = text("At the paper's full length")
-    assert f"it is {outside['value'] - 100 * outside['ours']:.2f} points below its number" in said
+    assert f"our mean is {outside['value'] - 100 * outside['ours']:.2f} points below it" in said
+    cells = published.cells().query("partition == 'classes:1' and rounds == 10000").dropna()
+    assert f"our {WORDS[len(cells)]} cells of three seeds at E = 1" in said and set(cells["count"]) == {3}
     assert f"its p is {outside['p']:.3f}, {outside['holm']:.3f} after Holm's correction" in said
 
 
 def test_what_normalization_gains_without_drift() -> None:
-    (planned,) = comparisons("cifar10_one_step")
-    runs = federated("cifar10_one_step").query("method == 'fedavg' and lr == 0.01")
-    of_seed = 100 * runs.pivot(index="seed", columns="norm", values="value")
-    fn, ln = (of_seed[norm] - of_seed["none"] for norm in ("fn", "ln"))
     said = text("At the paper's full length")
-    assert f"Feature normalization gains {planned.text} points" in said
-    assert "(three seeds, {:.1f}, {:.1f} and {:.1f}; planned when the first was known)".format(*fn) in said
-    assert f"and layer normalization {ln[0]:.1f} (one seed)" in said and ln.count() == 1
+    one, two, dirichlet = (
+        {(one.value, one.against): one for one in comparisons("cifar10_one_step") if one.column == (partition,)}
+        for partition in ("classes:1", "classes:2", "dirichlet:0.1")
+    )
+    of_seed = (
+        100
+        * federated("cifar10_one_step")
+        .query("partition == 'classes:1' and lr == 0.01")
+        .pivot_table("value", "seed", ["method", "norm"])["fedavg"]
+    )
+    gains_of_fn = "{:.1f}, {:.1f} and {:.1f}".format(*(of_seed["fn"] - of_seed["none"]))
+    fn, ln, scale = (one[norm, "none"] for norm in ("fn", "ln", "scale"))
+    assert f"Feature normalization gains {fn.text} points (three seeds, {gains_of_fn}) and layer" in said
+    assert f"and layer normalization {ln.text} (planned)" in said
+    assert (
+        f"feature normalization gains {two['fn', 'none'].mean:.1f} and {dirichlet['fn', 'none'].mean:.1f} (one" in said
+    )
+    assert f"{scale.text} points with `scale`" in said and {fn.verdict, ln.verdict, scale.verdict} == {"more"}
+    more, also = one["fn", "scale"], one["ln", "scale"]
+    assert f"Feature normalization gains {more.text} points more, layer normalization {also.text} (open)" in said
+    assert {more.verdict, also.verdict} == {"open"}
+
+
+def test_the_other_partitions_at_full_length() -> None:
+    said = text("At the paper's full length")
+    numbers = published.published().query("E == 1 and partition != 'classes:1'").dropna(subset="ours")
+    assert set(numbers.verdict) == {"no spread"} and len(numbers) == 4
+    of = numbers.set_index(["partition", "norm"])
+    ours, paper = (
+        [f"{column[at, norm]:.2f}" for at in ("classes:2", "dirichlet:0.1") for norm in ("none", "fn")]
+        for column in (100 * of.ours, of.value)
+    )
+    assert (
+        f"With two classes FedAvg ends at {ours[0]} without and {ours[1]} with feature normalization (published: "
+        f"{paper[0]} and {paper[1]}), with Dirichlet(0.1) at {ours[2]} and {ours[3]} ({paper[2]} and {paper[3]})."
+    ) in said
 
 
 @pytest.mark.slow

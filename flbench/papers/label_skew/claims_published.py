@@ -79,8 +79,8 @@ class Published:
             return ""
         outside, corrected = (sum(p < LEVEL for p in some) for some in (p_values, holm(p_values)))
         return (
-            f"{outside} of {len(p_values)} numbers with runs of full length lie outside the 95 % interval that these "
-            f"predict ({LEVEL * len(p_values):.1f} expected by chance, {corrected} after Holm's correction)"
+            f"Outside the 95 % interval that runs of full length predict: {outside} of {len(p_values)} numbers "
+            f"({LEVEL * len(p_values):.1f} expected by chance, {corrected} after Holm's correction)"
         )
 
 

@@ -25,13 +25,13 @@ def planned_blocks(section: Section) -> Iterator[Block]:
         if margin
         else ""
     )
-    count = f"{len(section.planned)} comparison{'' if len(section.planned) == 1 else 's'}"
+    tested = sum(one.contrast.p is not None for one in section.planned)
     yield Heading(3, "Planned comparisons")
     yield Paragraph(
         f"Named in the sweep file. Difference{' in points' if metric.percent else ''} of cells that differ in this "
         "field alone, paired by seed and averaged over the given number of pairs, ± half-width of its 95 % interval "
         f"over seeds, on these test images. **more**, **less**: p, of the paired t-test, is below {LEVEL:g} after "
-        f"Holm's correction for the {count} of this section.{close} **open**: neither is "
+        f"Holm's correction for all of this section that have a test ({tested}).{close} **open**: neither is "
         "shown. All other comparisons in this section are exploratory."
     )
     differences = [one for one in section.planned if not one.between]
