@@ -65,4 +65,4 @@ def test_planned_comparisons_average_methods_and_are_corrected_among_themselves(
     raw = first.contrast.difference.p
     assert raw == pytest.approx(0.00274, abs=1e-5) and first.contrast.p == pytest.approx(2 * raw)
     text = markdown_of(board(contrasts=(pair,)))
-    assert "### Planned comparisons" in text and "correction for the 2 comparisons" in text
+    assert "### Planned comparisons" in text and "that have a test (2)" in text
