@@ -215,6 +215,8 @@ def test_what_normalization_gains_without_drift() -> None:
     more, also = one["fn", "scale"], one["ln", "scale"]
     assert f"Feature normalization gains {more.text} points more, layer normalization {also.text} (open)" in said
     assert {more.verdict, also.verdict} == {"open"}
+    fedyogi = values(("cifar10_one_step", ("classes:1",)))["mean"]["fedyogi", "none", "linear"]
+    assert f"FedYogi at full length and E = 1 ends at {fedyogi:.2f}." in text("What is not known, and why")
 
 
 def test_the_other_partitions_at_full_length() -> None:

@@ -176,6 +176,14 @@ def test_of_many_rows_the_baseline_the_planned_and_the_best_are_shown(tmp_path: 
     assert "one seed" in drawing.caption and "sd" not in drawing.caption
 
 
+def test_a_caption_says_what_a_band_is_where_some_rows_have_one_seed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for norm, seed, value in (("none", 0, 0.5), ("none", 1, 0.6), ("fn", 0, 0.7)):
+        finish(store, experiment(norm=norm, seed=seed), value)
+    (drawing,) = drawings(store, "curves")
+    assert "mean over seeds, ± sd where there are several" in drawing.caption
+
+
 def test_over_dirichlets_beta(tmp_path: Path) -> None:
     requests = [
         experiment(partition=f"dirichlet:{beta}", norm=norm) for beta in (0.1, 1, 10) for norm in ("none", "ln")

@@ -45,4 +45,7 @@ def shown_text(shown: int, rows: int) -> str:
 
 def spread_text(cells: Iterable[Cell]) -> str:
     """Return what lines and bands show: ``mean ± sd over seeds``, or ``one seed`` where no cell has more."""
-    return "mean ± sd over seeds" if any(len(cell.values) > 1 for cell in cells) else "one seed"
+    several = {len(cell.values) > 1 for cell in cells if cell.values}
+    if several == {True, False}:
+        return "mean over seeds, ± sd where there are several"
+    return "mean ± sd over seeds" if True in several else "one seed"
