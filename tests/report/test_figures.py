@@ -241,6 +241,22 @@ def test_the_cost_of_the_target_or_why_a_row_has_none(tmp_path: Path) -> None:
     assert drawings(store, "cost", target=0.99) == []
 
 
+def test_columns_where_no_row_reaches_the_target_have_no_panel_of_costs(tmp_path: Path) -> None:
+    """Of ten rows with a target of 0.5 the worst two are left out."""
+    store = Store(tmp_path)
+    for partition, high in (("classes:1", 0.6), ("iid", 0.2)):
+        for place, norm in enumerate(
+            ["none", "rms", "ln", "fn", "gn", "bn", "ln-static", "gn-static", "bn-static", "scale"]
+        ):
+            lines = records([0, 10, 20], 0.1)
+            lines[-1] |= {"acc": high + 0.01 * place, "bytes_up": 1e6, "bytes_down": 0}
+            finish(store, experiment(norm=norm, partition=partition), lines=lines)
+    (drawing,) = drawings(store, "cost", target=0.5)
+    (panel,) = axes_of(drawing)
+    assert panel.get_title() == "classes:1" and len(panel.texts) == 8
+    assert drawing.caption.endswith("8 of 10 rows: the baseline, those of planned comparisons, and the best.")
+
+
 def test_names_of_panels_and_titles_do_not_overlap(tmp_path: Path) -> None:
     requests = [
         experiment(

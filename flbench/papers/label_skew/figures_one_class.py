@@ -159,12 +159,14 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
     styles = row_styles(rows, ("norm",))
     figure = Figure(figsize=(4 * _PANEL[0] + 1.1, _PANEL[1] + 0.7), layout="constrained")
     spectrum, share, norms, heads = figure.subplots(1, 4)
+    are_ends = all(len(seed) == 2 for seeds in lines.values() for seed in seeds)
+    draw = _draw_ends if are_ends else _draw_over_rounds
     for number, (seeds, style) in enumerate(zip(lines.values(), styles, strict=True)):
         _draw_spectrum(spectrum, seeds, style, number)
-        _draw_over_rounds(share, seeds, lambda seen: _scaled(seen, "first_share", 100), style, number)
-        _draw_over_rounds(norms, seeds, lambda seen: _scaled(seen, "norm"), style, number)
-        _draw_over_rounds(heads, seeds, lambda seen: max(_embedding_norms(seen), default=None), style, number)
-        _draw_over_rounds(heads, seeds, _others, {**style, "linestyle": ":", "marker": ""}, number)
+        draw(share, seeds, lambda seen: _scaled(seen, "first_share", 100), style, number)
+        draw(norms, seeds, lambda seen: _scaled(seen, "norm"), style, number)
+        draw(heads, seeds, lambda seen: max(_embedding_norms(seen), default=None), style, number)
+        draw(heads, seeds, _others, {**style, "linestyle": ":", "marker": "_" if are_ends else ""}, number)
     for panel, title in (
         (spectrum, "singular values / the first"),
         (share, "share of the first, squared (%)"),
@@ -172,7 +174,9 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
         (heads, "class embeddings: longest, others"),
     ):
         panel.set_title(title, fontsize=9)
-        panel.set_xlabel("round")
+        panel.set_xlabel("norm" if are_ends else "round")
+        if are_ends and panel is not spectrum:
+            panel.set_xticks([])
     spectrum.set_xlabel("number of the singular value")
     spectrum.set_yscale("log")
     norms.set_yscale("log")
@@ -189,8 +193,9 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
     caption = (
         f"{where}. Features of the {model} on test samples of all classes, uncentred, from left to right: "
         "singular values of their matrix at the end, over the first; the first one's square in percent of all squares; "
-        "mean Euclidean norm of a feature; norm of the longest class embedding, and (dotted) mean norm of the others. "
-        "Mean ± sd over seeds. Compare figure 3 of Zhang et al. 2024."
+        "mean Euclidean norm of a feature; norm of the longest class embedding, and "
+        f"({'dashes' if are_ends else 'dotted'}) mean norm of the others. "
+        f"{'Pale: before training. ' if are_ends else ''}Mean ± sd over seeds. Compare figure 3 of Zhang et al. 2024."
     )
     return Drawing(file_name("features", where), caption, figure, section.place)
 
@@ -231,6 +236,24 @@ def _draw_over_rounds(
     values = [[value(seed[at]) for at in rounds] for seed in seeds]
     if not any(None in row for row in values):
         _draw_mean(panel, rounds, np.array(values, dtype=np.float64), style, number)
+
+
+def _draw_ends(
+    panel: Axes,
+    seeds: Sequence[Mapping[int, _Probe]],
+    value: Callable[[_Probe], float | None],
+    style: LineStyle,
+    number: int,
+) -> None:
+    """Draw a value before training (pale) and after it, side by side by row: two points are no line."""
+    ends = [[value(seed[at]) for at in sorted(seed)] for seed in seeds]
+    if any(None in row for row in ends):
+        return
+    values = np.array(ends, dtype=np.float64)
+    sd = np.std(values, axis=0, ddof=1) if len(values) > 1 else np.zeros(2)
+    points = zip((number - 0.15, number + 0.15), values.mean(axis=0), sd, (0.4, 1), strict=True)
+    for x, middle, width, alpha in points:
+        panel.errorbar(x, middle, width, **{**style, "linestyle": "", "markersize": 5, "linewidth": 1}, alpha=alpha)
 
 
 def _draw_mean(panel: Axes, at: Sequence[int], values: Array, style: LineStyle, number: int) -> None:

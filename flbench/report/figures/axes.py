@@ -16,6 +16,7 @@ from flbench.report.figures.style import (
     PANEL,
     LineStyle,
     legend,
+    limit_values,
     metric_label,
     panels,
     plot_mean,
@@ -101,6 +102,7 @@ def _draw(
             _draw_line(panel, line, number, styles[axes.row(line[0])])
         set_panel_title(panel, place_label(axes.cols, axes.col(column[0])), PANEL[0])
         panel.set_xscale("log")
+        limit_values(panel, metric)
     figure.supxlabel(label, fontsize="medium")
     figure.supylabel(metric_label(metric), fontsize="medium")
     spread = spread_text(cells)

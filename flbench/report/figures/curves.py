@@ -22,6 +22,7 @@ from flbench.report.figures.style import (
     annotate_gaps,
     is_lowest,
     legend,
+    limit_values,
     metric_label,
     panels,
     plot_mean,
@@ -76,8 +77,7 @@ def _draw_rounds(section: Section, table: Table, collection: Collection, name: s
             _draw_line(panel, cell, collection, 1, styles[row], rows.index(row))
         annotate_gaps(panel, [(row_name(row), cell) for row, cell in cells])
         set_panel_title(panel, place_label(table.col_axes, col), PANEL[0])
-        if scale_of(table.metric) == 100:
-            panel.set_ylim(0, 101)
+        limit_values(panel, table.metric)
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         if is_lowest(c, len(axes)):
             panel.set_xlabel("round")

@@ -101,6 +101,12 @@ def scale_of(metric: str) -> int:
     return 100 if METRICS[metric].percent else 1
 
 
+def limit_values(panel: Axes, metric: str) -> None:
+    """Let the axis of a percentage end at 0 and 100, although bands may go further."""
+    if METRICS[metric].percent:
+        panel.set_ylim(0, 101)
+
+
 def metric_label(metric: str) -> str:
     """Return the label of an axis."""
     return f"{METRICS[metric].title}{' (%)' if METRICS[metric].percent else ''}"

@@ -389,6 +389,19 @@ def test_features_over_rounds_of_local_training_and_of_the_baseline() -> None:
     assert len(heads.lines) == 4
 
 
+def test_features_at_two_rounds_are_points_without_a_line() -> None:
+    collection = probed_runs(golden_measure, methods=["fedavg"], norms=NORMS[:2])
+    assert isinstance(collection.source, Records)
+    for records in collection.source.known.values():
+        del records[1]
+    (drawing,) = draw(board(collection), "features")
+    _, share, norms, heads, *_ = drawing.figure.axes
+    assert {line.get_linestyle() for panel in (share, norms, heads) for line in panel.lines} == {"None"}
+    assert [line.get_ydata().item() for line in share.lines] == pytest.approx([40, 50, 40, 50])
+    assert len(norms.lines) == 4 and len(heads.lines) == 8
+    assert "(dashes) mean norm of the others. Pale: before training." in drawing.caption
+
+
 # theorem 1, figures 2 and 3
 
 
