@@ -94,7 +94,7 @@ def _value(row: Row, cell: Mapping[Hashable, float], is_better: bool, at: At) ->
     else:
         lines = [f"{cell['mean']:.2f}", f"<sub>n={cell['n']:.0f}</sub>"]
     if beside := published.beside(row, at):
-        lines.append(f"<sub>published {beside[0]:.2f}: {beside[1]}</sub>")
+        lines.append(f"<sub>published {beside[0]:.2f}, {beside[1]}</sub>")
     return "<br>".join(lines)
 
 

@@ -61,30 +61,37 @@ def _verdict(row: pd.Series[float]) -> dict[str, object]:
         return {"verdict": "not run", "p": np.nan}
     if row.rounds_ours < row.rounds:
         return {"verdict": "shorter", "p": np.nan}
-    sd, freedom = _spread(row)
-    if freedom == 0:
+    pool = repeated(row)
+    if pool.empty:
         return {"verdict": "no spread", "p": np.nan}
-    error = sd * np.sqrt(1 / row.our_seeds + 1 / row.seeds)
-    centre, other = special.logit(row.ours), special.logit(row.value / 100)
-    p = 2 * stats.t.sf(abs(other - centre) / error, freedom)
-    interval = special.expit(stats.t.interval(1 - LEVEL, freedom, centre, error))
+    p, interval = predict(row, pool)
     is_narrow = 100 * abs(interval - row.ours).max() <= WIDEST
     verdict = "does not hold" if p < LEVEL else "holds" if is_narrow else "too wide"
     return {"verdict": verdict, "p": p, "low": interval[0], "high": interval[1]}
 
 
-def _spread(row: pd.Series[float]) -> tuple[float, int]:
-    """Return the pooled standard deviation of single runs' logits, and its degrees of freedom.
+def predict(row: pd.Series[float], pool: pd.DataFrame) -> tuple[float, np.ndarray]:
+    """Return the p-value of a published number, and the interval that our runs and the spread of a pool predict."""
+    sd, freedom = spread(pool)
+    error = sd * np.sqrt(1 / row.our_seeds + 1 / row.seeds)
+    centre, other = special.logit(row.ours), special.logit(row.value / 100)
+    p = 2 * stats.t.sf(abs(other - centre) / error, freedom)
+    return p, special.expit(np.array(stats.t.interval(1 - LEVEL, freedom, centre, error)))
 
-    The pool are published cells of several seeds, and ours. The standard deviation of an accuracy becomes that of its
-    logit by the derivative, 1 / (p (1 - p)).
-    """
+
+def repeated(row: pd.Series[float]) -> pd.DataFrame:
+    """Return the cells of several seeds, published and ours, whose seeds scatter as those of a number."""
     paper = pd.read_csv(ROOT / "flbench/papers/label_skew/published.csv")
     paper = paper.assign(mean=paper.value / 100, std=paper["std"] / 100, count=paper.seeds)
-    pool = pd.concat([paper, cells()]).dropna(subset="std")
-    pool = pool[(pool[LEVELS] == row[LEVELS]).all(axis=1) & (pool["mean"] >= CHANCE / CLASSES)]
-    if pool.empty:
-        return np.nan, 0
+    pool = pd.concat([paper.assign(our_code=False), cells().assign(our_code=True)]).dropna(subset="std")
+    return pool[(pool[LEVELS] == row[LEVELS]).all(axis=1) & (pool["mean"] >= CHANCE / CLASSES)]
+
+
+def spread(pool: pd.DataFrame) -> tuple[float, int]:
+    """Return the pooled standard deviation of single runs' logits, and its degrees of freedom.
+
+    The standard deviation of an accuracy becomes that of its logit by the derivative, 1 / (p (1 - p)).
+    """
     freedom = pool["count"] - 1
     sd = pool["std"] / (pool["mean"] * (1 - pool["mean"]))
     return float(np.sqrt((freedom * sd**2).sum() / freedom.sum())), int(freedom.sum())
@@ -106,7 +113,7 @@ def summary() -> str:
 
 
 def beside(row: Row, at: At) -> tuple[float, str] | None:
-    """Return the published number with which a row is compared in a column, and the verdict; None without any."""
+    """Return the published number with which a row is compared in a column, and its interval; None without any."""
     sweep, (partition, *_) = at
     if sweep not in SWEEPS:
         return None
@@ -114,4 +121,8 @@ def beside(row: Row, at: At) -> tuple[float, str] | None:
     place |= {name: only(sweep, name) for name in ("dataset", "E")}
     compared = published().dropna(subset="p")
     found = compared[(compared[list(place)] == list(place.values())).all(axis=1)]
-    return None if found.empty else (float(found.value.iloc[0]), str(found.verdict.iloc[0]))
+    if found.empty:
+        return None
+    one = found.iloc[0]
+    where = "outside" if one.p < LEVEL else "inside"
+    return float(one.value), f"{where} {100 * one.low:.2f} to {100 * one.high:.2f}"

@@ -6,9 +6,10 @@ import tomllib
 from collections.abc import Hashable, Mapping
 
 import pandas as pd
+from scipy import stats
 
 from tests.audit import published
-from tests.audit.planned import CONSTANTS, added_by_skew, gains
+from tests.audit.planned import CONSTANTS, LEVEL, added_by_skew, gains
 from tests.audit.runs import ROOT, SEARCHED, TAIL, chosen, federated, only
 from tests.audit.tables import CONFIDENCE, At, Row, values
 
@@ -118,6 +119,7 @@ def _against_the_constant() -> str:
     """Return what the constant and two normalizations gain on digits."""
     over_none = {one.value: one for one in gains("skew", "none", "fedavg", ("classes:1", 10))}
     assert {one.verdict for one in over_none.values()} == {"more"}
+    assert {one.verdict for one in gains("skew", "scale", "fedavg", ("classes:1", 10))} == {"open"}
     scale, fn, ln = (over_none[norm].text for norm in ("scale", "fn", "ln"))
     return (
         f"With one class and ten local steps the factor that gives features the same length gains {scale} points on "
@@ -150,6 +152,10 @@ def _fedyogi() -> str:
     rows: list[Row] = [("fedyogi", "none", "linear"), ("fedavg", "ln", "linear")]
     of = [values(at).to_dict("index") for at in places]
     (rounds,) = {only("skew", "rounds"), SEARCHED["scale_or_geometry"] // only("constants", "E")}
+    digits = chosen("skew").query("method == 'fedyogi' and partition == 'classes:1' and E == 10")
+    assert not [one for one in gains("constants", "none", "fedyogi") if one.verdict.startswith("more")]
+    of_seed = digits.pivot(index="seed", columns="norm", values="value")
+    assert (stats.ttest_1samp(of_seed.drop(columns="none").sub(of_seed["none"], axis=0), 0).pvalue > LEVEL).all()
     yogi, avg = ([f"{one[row]['mean']:.1f} ± {one[row]['half_width']:.1f}" for one in of] for row in rows)
     rates = [
         of.lr.unique().item()
@@ -187,7 +193,7 @@ def _settings() -> list[str]:
     assert alike[0] == alike[1] and TAIL["skew"] == TAIL["skew_fashion_mnist"] == TAIL["fashion_mnist_lenet"]
     assert only("fashion_mnist_lenet", "E") == steps
     return [
-        f"Accuracy in %, mean ± half-width of its {100 * CONFIDENCE:.0f} % interval; ",
+        f"Accuracy in %, mean ± half-width of its {100 * CONFIDENCE:.0f} % interval for other seeds and test images; ",
         f"{WORDS[clients].capitalize()} clients. Digits and Fashion-MNIST: MLP, {only('skew', 'rounds')} and "
         f"{rounds_of} rounds of E = {steps} local steps, {WORDS[skew.seed.nunique()]} seeds, mean of the last "
         f"{WORDS[TAIL['skew']]} evaluations, the best of {WORDS[skew.lr.nunique()]} and {WORDS[fashion.lr.nunique()]} "

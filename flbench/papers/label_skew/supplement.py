@@ -14,6 +14,7 @@ from flbench.papers.published_numbers import tally
 from flbench.report.blocks import Block, Figure, Heading, Paragraph
 from flbench.report.cells import Cell
 from flbench.report.claims import Claim
+from flbench.report.stats import LEVEL
 from flbench.report.supplement import Place, Supplement
 
 
@@ -48,11 +49,16 @@ class LabelSkewSupplement(Supplement):
         return [*mechanisms, *((one.title, claim) for one in self.why or () for claim in one.claims)]
 
     def beside(self, cell: Cell) -> str:
-        """Return the published number of a cell that ran as long as the paper, and the verdict."""
+        """Return the published number of a cell that ran as long as the paper, and where its interval lies."""
         compared = [] if self.published is None else self.published.comparisons
         same = (one for one in compared if one.cell is not None and one.cell.unit == cell.unit)
         return next(
-            (f"published {one.row.text}: {one.judgement.verdict}" for one in same if one.judgement.prediction), ""
+            (
+                f"published {one.row.text}, {'outside' if found.p < LEVEL else 'inside'} {one.judgement.why}"
+                for one in same
+                if (found := one.judgement.prediction)
+            ),
+            "",
         )
 
     def of_section(self, place: Place) -> Sequence[Block]:
