@@ -111,12 +111,16 @@ def used_device(device: Device) -> UsedDevice:
     """Return the device, for ``auto`` the one that this machine has; looking for it imports torch, which takes seconds.
 
     Raises:
-        UserError: MPS is wanted, and there is none.
+        UserError: a GPU is wanted, and there is none.
     """
-    if device in ("cpu", "cuda"):
+    if device == "cpu":
         return device
     import torch
 
+    if device == "cuda":
+        if not torch.cuda.is_available():
+            raise UserError("--device cuda: torch sees no GPU here; use --device cpu (`flbench doctor` shows more)")
+        return device
     if device == "mps":
         if not torch.backends.mps.is_available():
             raise UserError("--device mps: torch sees no Apple GPU here (it needs Apple silicon); use --device cpu")

@@ -200,8 +200,12 @@ class Registry(Generic[C]):
             cls = self[raw["name"]]
             fields = {key: value for key, value in raw.items() if key != "name"}
         else:
-            forms = f"expected a {self.kind} as a name or as {{name: ..., its fields}}"
-            raise InvalidComponent(f"{forms}, got {raw!r}; known: {', '.join(self.classes)}")
+            forms = f"expected a {self.kind} as a name or as {{name: ..., its fields}}, got {raw!r}"
+            ((name, value),) = raw.items() if isinstance(raw, dict) and len(raw) == 1 else [("", None)]
+            if name in self.classes and self.classes[name].shorthand:  # "classes: 1" in place of "classes:1"
+                hint = f'write "{name}:{value}", without a space, or {{name: {name}, its fields}}'
+                raise InvalidComponent(f"{forms}; {hint}")
+            raise InvalidComponent(f"{forms}; known: {', '.join(self.classes)}")
         known = [field.name for field in dataclasses.fields(cls)]
         for key in fields:
             if key not in known:

@@ -193,4 +193,4 @@ def test_without_a_gpu_it_is_one_message() -> None:
     assert "no CUDA device is in use; run `flbench doctor`" in str(bench("--device", "cpu").exception)
     assert "give one of them" in str(bench("--device", "cpu", "--probes").exception)
     if not torch.cuda.is_available():
-        assert "no CUDA device is available" in str(bench("--device", "cuda").exception)
+        assert "--device cuda: torch sees no GPU here" in str(bench("--device", "cuda").exception)

@@ -491,6 +491,7 @@ def test_a_directory_is_no_sweep_file(tmp_path: Path, refusal: Callable[..., str
         (("lr=fast",), "lr=fast: lr: expected a number, got 'fast'"),
         (("lrr=1",), "lrr=1: unknown field 'lrr' of a federated experiment; did you mean 'lr'?"),
         (("kind=rank", "alpha=1"), "alpha=1: unknown field 'alpha' of a rank experiment; known: activation, "),
+        (("partition={classes: 2}",), 'write "classes:2", without a space, or {name: classes, its fields}'),
         (("partition=classes",), "partition.n: a value is required here, e.g. classes:2"),
         (("norm",), "norm: expected FIELD=VALUE"),
         (("E=1", "local_steps=2"), "local_steps is given twice: E=1 and local_steps=2"),

@@ -247,6 +247,7 @@ def test_a_damaged_search_is_refused(store: Store, sweep: Sweep) -> None:
         ("search.axis=lrr", "search.axis: unknown field 'lrr' of an experiment; did you mean 'lr'?"),
         ("search.axis=momentum", "search.axis: nothing to choose: no two cells differ in momentum alone"),
         ("search.axis=rounds", "search.axis: rounds is no hyper-parameter, expected one such as lr or method.mu"),
+        ("search.axis=norm", "search.axis: norm is in the report's rows or columns, which a search would drop"),
         ("search.axis=depth", "search.axis: unknown field 'depth' of these experiments"),
         ("axes.lr=[0.1]", "search.axis: nothing to choose: no two cells differ in lr alone"),
         (

@@ -158,14 +158,13 @@ def bench(
             raise UserError(unknown("workload", name, WORKLOADS))
     if device == "mps":
         raise UserError("--device mps: flbench bench times CPUs and CUDA GPUs only")
-    if device == "cuda" and used_device("auto") == "cpu":
-        raise UserError("no CUDA device is available; run `flbench doctor` to see what works")
-    if acceptance and used_device(device) == "cpu":
+    used = used_device(device)
+    if acceptance and used == "cpu":
         raise UserError("--acceptance checks a GPU: no CUDA device is in use; run `flbench doctor` to see what works")
     settings = Settings(
         rounds=rounds,
         repeats=repeats,
-        device=used_device(device),
+        device=used,
         precision=precision,
         threads=threads or usable_cores(),
         fuse=fuse,

@@ -178,7 +178,7 @@ def _counts_text(counts: tuple[int, int] | None) -> str:
 
 
 def _is_missing(row: dict[str, Any]) -> bool:
-    return row["counts"] is not None and row["found"] is None
+    return row["found"] is None and not _needs_settings(DATASETS[row["name"]])
 
 
 def _print_verdict(report: dict[str, Any]) -> None:

@@ -57,6 +57,8 @@ def run(
     from flbench.planning import prepare_runs, resolve_data  # imports numpy: a Tab would take half as long again
 
     given = experiment_from(fields or ())
+    if device in ("cuda", "mps"):
+        used_device(device)  # a GPU that is not there is a mistake before anything is written
     require_device([given], lambda: used_device(device))
     (experiment,) = resolve_data([given], store, data, "data")
     console = Console(stderr=as_json)

@@ -28,6 +28,12 @@ def read_search(source: Source, spec: SweepSpec, experiments: Sequence[Experimen
     metric = "val_acc" if section.select_by == "val" else spec.report.metric
     search = Halving(axes, rungs, section.keep, metric)
     _check_lengths(source, search, experiments)
+    compared = {normal_path(field) for field in (*spec.report.rows, *(spec.report.cols or ()))}
+    if hidden := next((axis for axis in axes if axis in compared), None):
+        hint = (
+            f"{hidden} is in the report's rows or columns, which a search would drop; expected a tuned field such as lr"
+        )
+        raise source.error(("search", "axis"), hint)
     races = search.races((None, run.cell_id, run.to_json()) for run in experiments)
     if all(len(race.candidates) == 1 for race in races):
         raise source.error(("search", "axis"), f"nothing to choose: no two cells differ in {' and '.join(axes)} alone")

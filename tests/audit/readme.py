@@ -25,11 +25,11 @@ COLUMNS: dict[str, At] = {
 #: The rows of the table.
 ROWS: dict[tuple[str, str], Row] = {
     ("FedAvg", "none"): ("fedavg", "none", "linear"),
-    ("FedAvg", "constant"): ("fedavg", "scale", "linear"),
-    ("FedAvg", "feature norm"): ("fedavg", "fn", "linear"),
-    ("FedAvg", "layer norm"): ("fedavg", "ln", "linear"),
-    ("FedAvg", "group norm"): ("fedavg", "gn", "linear"),
-    ("FedAvg", "batch norm"): ("fedavg", "bn", "linear"),
+    ("FedAvg", "constant (`scale`)"): ("fedavg", "scale", "linear"),
+    ("FedAvg", "feature norm (`fn`)"): ("fedavg", "fn", "linear"),
+    ("FedAvg", "layer norm (`ln`)"): ("fedavg", "ln", "linear"),
+    ("FedAvg", "group norm (`gn`)"): ("fedavg", "gn", "linear"),
+    ("FedAvg", "batch norm (`bn`)"): ("fedavg", "bn", "linear"),
     ("FedAvg", "none, cosine head"): ("fedavg", "none", "cosine"),
     ("FedYogi", "none"): ("fedyogi", "none", "linear"),
 }

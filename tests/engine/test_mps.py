@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torchgen.gen import parse_native_yaml
 from torchgen.model import DispatchKey, NativeFunction
 
+from flbench.cli import app
 from flbench.config import parse_experiment, require_device
 from flbench.data.arrays import Arrays, Data
 from flbench.engine import run
@@ -42,6 +43,16 @@ def test_mps_is_used_only_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     see_mps(monkeypatch, False)
     with pytest.raises(UserError, match="torch sees no Apple GPU here"):
         used_device("mps")
+
+
+def test_a_gpu_that_is_not_there_is_a_mistake_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    arguments = ["run", "rounds=1", "--device", "cuda", "--store", str(tmp_path / "runs")]
+    with pytest.raises(UserError, match="--device cuda: torch sees no GPU here; use --device cpu"):
+        app(arguments, standalone_mode=False)
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

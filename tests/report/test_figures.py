@@ -147,6 +147,11 @@ def test_what_a_search_dropped_is_no_point_of_a_line() -> None:
     assert len(draw(leaderboard_of(Collection(kept)), "lr")) == 1
 
 
+def test_rates_without_values_are_no_figure() -> None:
+    runs = tuple(Run(experiment(lr=lr), 20, "pending") for lr in (0.01, 0.1, 1.0))
+    assert draw(leaderboard_of(Collection(runs)), "lr") == []
+
+
 @pytest.mark.parametrize("axes", [("norm", "head"), ("method", "norm"), ("method", "norm", "head")])
 def test_the_norm_sets_the_colour_of_a_row_and_the_other_axes_its_dashes(axes: tuple[str, ...]) -> None:
     places = {"norm": ["none", "ln"], "method": ["fedavg", "fedyogi"], "head": ["linear", "etf"]}

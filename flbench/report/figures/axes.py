@@ -86,7 +86,7 @@ def _draw(
     over: str,
 ) -> Iterator[Drawing]:
     """Draw the figure of an axis, if some row has values enough for a line; a search leaves too few of them."""
-    if not cells or any(cell.dropped is not None for cell in cells):
+    if not any(cell.values for cell in cells) or any(cell.dropped is not None for cell in cells):
         return
     axes = axes_for(cells, section.layout, [axis, *(section.chosen if any(cell.chosen for cell in cells) else ())])
     columns = grouped(cells, axes.col)
