@@ -249,26 +249,30 @@ def test_what_normalization_gains_without_drift() -> None:
 def test_the_other_partitions_at_full_length() -> None:
     said = text("At the paper's full length")
     numbers = published.published().query("E == 1 and partition != 'classes:1'").dropna(subset="ours")
-    assert set(numbers.verdict) == {"no spread"} and len(numbers) == 4
-    of = numbers.set_index(["partition", "norm"])
-    ours, paper = (
-        [f"{column[at, norm]:.2f}" for at in ("classes:2", "dirichlet:0.1") for norm in ("none", "fn")]
-        for column in (100 * of.ours, of.value)
-    )
+    of = numbers.set_index(["partition", "method", "norm"])
+    two = [("classes:2", *row) for row in (("fedavg", "none"), ("fedavg", "fn"), ("fedavg", "ln"), ("fedyogi", "none"))]
+    dirichlet = [("dirichlet:0.1", "fedavg", "none"), ("dirichlet:0.1", "fedavg", "fn")]
+    assert set(of.index) == {*two, *dirichlet} and set(of.verdict) == {"no spread"}
+    ours, paper = ([f"{column[at]:.2f}" for at in (*two, *dirichlet)] for column in (100 * of.ours, of.value))
     assert (
-        f"With two classes FedAvg ends at {ours[0]} without and {ours[1]} with feature normalization (published: "
-        f"{paper[0]} and {paper[1]}), with Dirichlet(0.1) at {ours[2]} and {ours[3]} ({paper[2]} and {paper[3]})."
+        f"With two classes FedAvg ends at {ours[0]} without, {ours[1]} with feature and {ours[2]} with layer "
+        f"normalization, and FedYogi at {ours[3]} (published: {paper[0]}, {paper[1]}, {paper[2]} and {paper[3]}); with "
+        f"Dirichlet(0.1) FedAvg ends at {ours[4]} without and {ours[5]} with feature normalization ({paper[4]} and "
+        f"{paper[5]})."
     ) in said
     one_class = published.published().query("E == 1 and partition == 'classes:1'").dropna(subset="p")
     difference = (100 * of.ours - of.value).abs().sort_values()
-    assert difference.iloc[-2] > (100 * one_class.ours - one_class.value).abs().max()
+    larger = difference[difference > (100 * one_class.ours - one_class.value).abs().max()]
+    assert (
+        f"{WORDS[len(larger)].capitalize()} of the {WORDS[len(of)]} differ by more than any number with one class, by "
+        "{:.1f}, {:.1f} and {:.1f} points."
+    ).format(*larger) in said
     like = published.repeated(one_class.iloc[0])
     p = {at: published.predict(one, like)[0] for at, one in of.iterrows()}
-    assert {at for at, value in p.items() if value < LEVEL} == {("classes:2", "fn"), ("dirichlet:0.1", "none")}
+    assert [at for at in p if p[at] < LEVEL] == [dirichlet[0], two[1]]
     assert (
-        f"by {difference['classes:2', 'fn']:.1f} points (feature normalization, two classes) and "
-        f"{difference['dirichlet:0.1', 'none']:.1f} (none, Dirichlet(0.1)); with the spread of one class they would "
-        f"lie outside (p {p['classes:2', 'fn']:.3f} and {p['dirichlet:0.1', 'none']:.3f})."
+        f"two would lie outside: feature normalization with two classes (p {p[two[1]]:.3f}) and none with "
+        f"Dirichlet(0.1) (p {p[dirichlet[0]]:.3f})."
     ) in said
 
 
