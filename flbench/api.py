@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flbench.choices import DEFAULT_STORE, Device, SelectBy
 from flbench.config import Experiment, parse_experiment, require_device
 from flbench.errors import UserError
-from flbench.launchers import SweepWorkers, run_launcher, used_device
+from flbench.launchers import SweepWorkers, require_computable, run_launcher
 from flbench.notebook import notebook_bar
 from flbench.orchestrate import Orchestrator
 from flbench.planning import prepare_runs, resolve_data, write_plan
@@ -96,8 +96,9 @@ def run(
         UserError: a field is invalid, the data are missing or damaged, or the run failed.
     """
     path, root = _store_path(store), None if data is None else Path(data)
-    (experiment,) = resolve_data([parse_experiment(fields)], path, root, "data")
-    require_device([experiment], lambda: used_device(device))
+    given = parse_experiment(fields)
+    require_computable(given, device)
+    (experiment,) = resolve_data([given], path, root, "data")
     opened = Store(path)
     _warn(prepare_runs(opened, [experiment]))
     found = opened.run(experiment.run_id)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flbench.choices import Backend, Device, Executor, UsedDevice
-from flbench.config import Experiment
+from flbench.config import Experiment, require_device
 from flbench.errors import UserError
 from flbench.launch import ROUND_SECONDS, Launcher, inline, local, resources, slurm, workers_worth
 from flbench.run_names import SINGLE
@@ -105,6 +105,17 @@ def run_launcher(
         max_attempts=1,
     )
     return inline.InlineLauncher(store, f"{SINGLE}{experiment.run_id}", [experiment], options)
+
+
+def require_computable(experiment: Experiment, device: Device) -> None:
+    """Check that a device is there and can compute a run. Where neither needs torch, it is not imported.
+
+    Raises:
+        UserError: a GPU is wanted, and there is none; or the run needs another device.
+    """
+    if device != "auto":
+        used_device(device)
+    require_device([experiment], lambda: used_device(device))
 
 
 def used_device(device: Device) -> UsedDevice:

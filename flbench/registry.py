@@ -201,16 +201,24 @@ class Registry(Generic[C]):
             fields = {key: value for key, value in raw.items() if key != "name"}
         else:
             forms = f"expected a {self.kind} as a name or as {{name: ..., its fields}}, got {raw!r}"
-            ((name, value),) = raw.items() if isinstance(raw, dict) and len(raw) == 1 else [("", None)]
-            if name in self.classes and self.classes[name].shorthand:  # "classes: 1" in place of "classes:1"
-                hint = f'write "{name}:{value}", without a space, or {{name: {name}, its fields}}'
-                raise InvalidComponent(f"{forms}; {hint}")
+            if meant := self._without_space(raw):
+                name = meant.partition(":")[0]
+                raise InvalidComponent(f'{forms}; write "{meant}", without a space, or {{name: {name}, its fields}}')
             raise InvalidComponent(f"{forms}; known: {', '.join(self.classes)}")
         known = [field.name for field in dataclasses.fields(cls)]
         for key in fields:
             if key not in known:
                 raise InvalidComponent(unknown("field", str(key), known, f"{self.kind} {cls.name!r}"), (str(key),))
         return cls, fields
+
+    def _without_space(self, raw: Any) -> str | None:
+        """Return ``classes:1`` for the mapping that YAML makes of ``classes: 1``; None for what is no such slip."""
+        if isinstance(raw, dict) and len(raw) == 1:
+            name, value = next(iter(raw.items()))
+            has_shorthand = name in self.classes and self.classes[name].shorthand is not None
+            if has_shorthand and isinstance(value, (bool, int, float, str)):
+                return f"{name}:{format_scalar(value)}"
+        return None
 
     def parse(self, raw: Any) -> C:
         """Return a component from its YAML form, or the component itself; raises UnknownName or InvalidComponent."""

@@ -13,8 +13,7 @@ from flbench.cli.completion import fields as complete_fields
 from flbench.cli.options import MOST_AT_ONCE, DataOption, JsonOption, RerunOption, StoreOption
 from flbench.cli.run_curve import RunCurve
 from flbench.cli.screen import say
-from flbench.config import require_device
-from flbench.launchers import run_launcher, used_device
+from flbench.launchers import require_computable, run_launcher
 from flbench.orchestrate import Orchestrator
 from flbench.store import Store
 from flbench.sweeps import experiment_from
@@ -57,9 +56,7 @@ def run(
     from flbench.planning import prepare_runs, resolve_data  # imports numpy: a Tab would take half as long again
 
     given = experiment_from(fields or ())
-    if device in ("cuda", "mps"):
-        used_device(device)  # a GPU that is not there is a mistake before anything is written
-    require_device([given], lambda: used_device(device))
+    require_computable(given, device)
     (experiment,) = resolve_data([given], store, data, "data")
     console = Console(stderr=as_json)
     opened = Store(store)

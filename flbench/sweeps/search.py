@@ -8,7 +8,7 @@ from flbench.config import REQUEST_FIELDS, Experiment, Training, normal_path
 from flbench.halving import Halving
 from flbench.messages import unknown
 from flbench.sweeps.source import Source
-from flbench.sweeps.spec import SweepSpec
+from flbench.sweeps.spec import Report, SweepSpec
 
 #: The default rungs, as shares of the rounds; chosen with ``benchmarks/bench_halving.py``, as the default of ``keep``.
 SHARES = (0.1, 0.4, 1)
@@ -19,7 +19,7 @@ def read_search(source: Source, spec: SweepSpec, experiments: Sequence[Experimen
     section = spec.search
     if section is None:
         return None
-    axes = tuple(_axis(source, name, experiments) for name in section.axis)
+    axes = tuple(_axis(source, name, spec.report, experiments) for name in section.axis)
     trainings = _by_rounds(source, experiments)
     rungs = tuple(_rungs(source, section.rungs, rounds, runs) for rounds, runs in trainings.items())
     if section.select_by == "val" and not all(getattr(run, "val_fraction", 0) for run in experiments):
@@ -28,12 +28,6 @@ def read_search(source: Source, spec: SweepSpec, experiments: Sequence[Experimen
     metric = "val_acc" if section.select_by == "val" else spec.report.metric
     search = Halving(axes, rungs, section.keep, metric)
     _check_lengths(source, search, experiments)
-    compared = {normal_path(field) for field in (*spec.report.rows, *(spec.report.cols or ()))}
-    if hidden := next((axis for axis in axes if axis in compared), None):
-        hint = (
-            f"{hidden} is in the report's rows or columns, which a search would drop; expected a tuned field such as lr"
-        )
-        raise source.error(("search", "axis"), hint)
     races = search.races((None, run.cell_id, run.to_json()) for run in experiments)
     if all(len(race.candidates) == 1 for race in races):
         raise source.error(("search", "axis"), f"nothing to choose: no two cells differ in {' and '.join(axes)} alone")
@@ -50,8 +44,8 @@ def default_rungs(rounds: int, every: int) -> tuple[int, ...]:
     return (*sorted(rungs - {rounds}), rounds)
 
 
-def _axis(source: Source, name: str, experiments: Sequence[Experiment]) -> str:
-    """Return the path of a tuned field that defines runs."""
+def _axis(source: Source, name: str, report: Report, experiments: Sequence[Experiment]) -> str:
+    """Return the path of a tuned field that defines runs and that the report does not compare."""
     try:
         path = normal_path(name)
     except ValueError as error:
@@ -61,6 +55,9 @@ def _axis(source: Source, name: str, experiments: Sequence[Experiment]) -> str:
     if not any(hasattr(run, path.partition(".")[0]) for run in experiments):
         fields = dict.fromkeys(field for run in experiments for field in type(run).model_fields)
         raise source.error(("search", "axis"), unknown("field", path, fields, "these experiments"))
+    if path in map(normal_path, (*report.rows, *report.cols)):
+        hint = f"{path} is in the report's rows or columns, which a search would drop"
+        raise source.error(("search", "axis"), f"{hint}; expected a tuned field such as lr")
     return path
 
 

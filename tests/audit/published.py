@@ -32,6 +32,12 @@ SWEEPS = ["cifar10", "cifar10_one_step"]
 
 
 @cache
+def paper() -> pd.DataFrame:
+    """Return the numbers of the label-skew paper, in percent."""
+    return pd.read_csv(ROOT / "flbench/papers/label_skew/published.csv").rename(columns={"local_steps": "E"})
+
+
+@cache
 def cells() -> pd.DataFrame:
     """Return our cells with the paper's settings: mean, standard deviation and number of seeds; NaN if one diverged."""
     runs = pd.concat([federated(sweep) for sweep in SWEEPS]).assign(method=lambda of: of.method.str.split("(").str[0])
@@ -43,10 +49,9 @@ def cells() -> pd.DataFrame:
 @cache
 def published() -> pd.DataFrame:
     """Return the paper's numbers for the data sets and models of our runs, with ours, verdict, p-value and interval."""
-    paper = pd.read_csv(ROOT / "flbench/papers/label_skew/published.csv").rename(columns={"local_steps": "E"})
     ours = cells().rename(columns={"mean": "ours", "count": "our_seeds"})
     places = set(zip(ours.dataset, ours.model, strict=True))
-    numbers = paper[[place in places for place in zip(paper.dataset, paper.model, strict=True)]]
+    numbers = paper()[[place in places for place in zip(paper().dataset, paper().model, strict=True)]]
     other_groups = numbers.groups.notna() & (numbers.groups != GROUPS)
     numbers = numbers.assign(norm=numbers.norm.where(~other_groups, numbers.norm + " of other groups"))
     longest = ours.sort_values("rounds").drop_duplicates(SHARED, keep="last")
@@ -81,9 +86,8 @@ def predict(row: pd.Series[float], pool: pd.DataFrame) -> tuple[float, np.ndarra
 
 def repeated(row: pd.Series[float]) -> pd.DataFrame:
     """Return the cells of several seeds, published and ours, whose seeds scatter as those of a number."""
-    paper = pd.read_csv(ROOT / "flbench/papers/label_skew/published.csv")
-    paper = paper.assign(mean=paper.value / 100, std=paper["std"] / 100, count=paper.seeds)
-    pool = pd.concat([paper.assign(our_code=False), cells().assign(our_code=True)]).dropna(subset="std")
+    of_paper = paper().assign(mean=paper().value / 100, std=paper()["std"] / 100, count=paper().seeds)
+    pool = pd.concat([of_paper.assign(our_code=False), cells().assign(our_code=True)]).dropna(subset="std")
     return pool[(pool[LEVELS] == row[LEVELS]).all(axis=1) & (pool["mean"] >= CHANCE / CLASSES)]
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 from tests.audit import pages, published
 from tests.audit.planned import CONSTANTS, LEVEL, WITHIN, Comparison, added_by_skew, comparisons, gains, holm
 from tests.audit.readme import PHASES, WORDS
-from tests.audit.runs import ROOT, ROW, chosen, exported, federated, label, longest
+from tests.audit.runs import ROW, chosen, exported, federated, label, longest
 from tests.audit.tables import values
 
 NORMS = {"scale": "constant", "fn": "feature norm", "ln": "layer norm"}
@@ -238,10 +238,10 @@ def test_what_normalization_gains_without_drift() -> None:
         for records in [[json.loads(line) for line in metrics.splitlines()]]
     ]
     assert f"accuracy still rises by {min(last):.1f} to {max(last):.1f} points in the last 1,000 rounds" in said
-    paper = pd.read_csv(ROOT / "flbench/papers/label_skew/published.csv").query(
-        "table == 3 and dataset == 'cifar10' and model == 'cnn' and local_steps == 10 and not bias"
+    ten_steps = published.paper().query(
+        "table == 3 and dataset == 'cifar10' and model == 'cnn' and E == 10 and not bias"
     )
-    of_paper = paper.drop_duplicates(["partition", "norm"]).pivot(index="partition", columns="norm", values="value")
+    of_paper = ten_steps.drop_duplicates(["partition", "norm"]).pivot(index="partition", columns="norm", values="value")
     gain = of_paper["fn"] - of_paper["none"]
     assert f"gains only {gain['classes:2']:.1f} points with two classes and {gain['dirichlet:0.1']:.1f} with" in said
 

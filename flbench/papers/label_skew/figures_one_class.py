@@ -159,14 +159,22 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
     styles = row_styles(rows, ("norm",))
     figure = Figure(figsize=(4 * _PANEL[0] + 1.1, _PANEL[1] + 0.7), layout="constrained")
     spectrum, share, norms, heads = figure.subplots(1, 4)
-    are_ends = all(len(seed) == 2 for seeds in lines.values() for seed in seeds)
-    draw = _draw_ends if are_ends else _draw_over_rounds
+    are_ends = all(len(_rounds(seeds)) == 2 for seeds in lines.values())
     for number, (seeds, style) in enumerate(zip(lines.values(), styles, strict=True)):
         _draw_spectrum(spectrum, seeds, style, number)
-        draw(share, seeds, lambda seen: _scaled(seen, "first_share", 100), style, number)
-        draw(norms, seeds, lambda seen: _scaled(seen, "norm"), style, number)
-        draw(heads, seeds, lambda seen: max(_embedding_norms(seen), default=None), style, number)
-        draw(heads, seeds, _others, {**style, "linestyle": ":", "marker": "_" if are_ends else ""}, number)
+        others = {**style, "linestyle": ":", "marker": "_" if are_ends else ""}
+        for panel, value, drawn in (
+            (share, lambda seen: _scaled(seen, "first_share", 100), style),
+            (norms, lambda seen: _scaled(seen, "norm"), style),
+            (heads, lambda seen: max(_embedding_norms(seen), default=None), style),
+            (heads, _others, others),
+        ):
+            if (values := _values(seeds, value)) is None:
+                continue
+            if are_ends:
+                _draw_ends(panel, values, drawn, number)
+            else:
+                _draw_mean(panel, _rounds(seeds), values, drawn, number)
     for panel, title in (
         (spectrum, "singular values / the first"),
         (share, "share of the first, squared (%)"),
@@ -224,45 +232,36 @@ def _draw_spectrum(panel: Axes, seeds: Sequence[Mapping[int, _Probe]], style: Li
     _draw_mean(panel, range(1, count + 1), np.stack([one[:count] / one[:1] for one in last]), style, number)
 
 
-def _draw_over_rounds(
-    panel: Axes,
-    seeds: Sequence[Mapping[int, _Probe]],
-    value: Callable[[_Probe], float | None],
-    style: LineStyle,
-    number: int,
-) -> None:
-    """Draw a value at the rounds that all seeds recorded, unless one is missing."""
-    rounds = sorted(set.intersection(*(set(seed) for seed in seeds)))
-    values = [[value(seed[at]) for at in rounds] for seed in seeds]
-    if not any(None in row for row in values):
-        _draw_mean(panel, rounds, np.array(values, dtype=np.float64), style, number)
+def _rounds(seeds: Sequence[Mapping[int, _Probe]]) -> list[int]:
+    """The rounds that all seeds recorded."""
+    return sorted(set.intersection(*(set(seed) for seed in seeds)))
 
 
-def _draw_ends(
-    panel: Axes,
-    seeds: Sequence[Mapping[int, _Probe]],
-    value: Callable[[_Probe], float | None],
-    style: LineStyle,
-    number: int,
-) -> None:
-    """Draw a value before training (pale) and after it, side by side by row: two points are no line."""
-    ends = [[value(seed[at]) for at in sorted(seed)] for seed in seeds]
-    if any(None in row for row in ends):
-        return
-    values = np.array(ends, dtype=np.float64)
-    sd = np.std(values, axis=0, ddof=1) if len(values) > 1 else np.zeros(2)
-    points = zip((number - 0.15, number + 0.15), values.mean(axis=0), sd, (0.4, 1), strict=True)
-    for x, middle, width, alpha in points:
-        panel.errorbar(x, middle, width, **{**style, "linestyle": "", "markersize": 5, "linewidth": 1}, alpha=alpha)
+def _values(seeds: Sequence[Mapping[int, _Probe]], value: Callable[[_Probe], float | None]) -> Array | None:
+    """A value (seeds, rounds) at the rounds that all seeds recorded; None where one is missing."""
+    values = [[value(seed[at]) for at in _rounds(seeds)] for seed in seeds]
+    return None if any(None in row for row in values) else np.array(values, dtype=np.float64)
+
+
+def _draw_ends(panel: Axes, values: Array, style: LineStyle, number: int) -> None:
+    """Draw mean ± sd over seeds before training (pale) and after it, side by side by row: two points are no line."""
+    points = zip((number - 0.15, number + 0.15), *_mean_and_sd(values), (0.4, 1), strict=True)
+    for x, middle, sd, alpha in points:
+        panel.errorbar(x, middle, sd, **{**style, "linestyle": "", "markersize": 5, "linewidth": 1}, alpha=alpha)
 
 
 def _draw_mean(panel: Axes, at: Sequence[int], values: Array, style: LineStyle, number: int) -> None:
     """Draw mean ± sd over seeds, with six markers at points that differ by line."""
-    middle = np.mean(values, axis=0)
-    sd = np.std(values, axis=0, ddof=1) if len(values) > 1 else np.zeros_like(middle)
+    middle, sd = _mean_and_sd(values)
     if len(at):
         every = max(1, len(at) // 6)
         panel.plot(at, middle, **style, markevery=(number % every, every))
         panel.fill_between(
             at, np.maximum(middle - sd, 1e-12), middle + sd, color=style["color"], alpha=BAND, linewidth=0
         )
+
+
+def _mean_and_sd(values: Array) -> tuple[Array, Array]:
+    """The mean over seeds and their standard deviation, 0 for a single seed."""
+    middle = np.mean(values, axis=0)
+    return middle, np.std(values, axis=0, ddof=1) if len(values) > 1 else np.zeros_like(middle)

@@ -14,7 +14,6 @@ from flbench.papers.published_numbers import tally
 from flbench.report.blocks import Block, Figure, Heading, Paragraph
 from flbench.report.cells import Cell
 from flbench.report.claims import Claim
-from flbench.report.stats import LEVEL
 from flbench.report.supplement import Place, Supplement
 
 
@@ -49,17 +48,12 @@ class LabelSkewSupplement(Supplement):
         return [*mechanisms, *((one.title, claim) for one in self.why or () for claim in one.claims)]
 
     def beside(self, cell: Cell) -> str:
-        """Return the published number of a cell that ran as long as the paper, and where its interval lies."""
-        compared = [] if self.published is None else self.published.comparisons
-        same = (one for one in compared if one.cell is not None and one.cell.unit == cell.unit)
-        return next(
-            (
-                f"published {one.row.text}, {'outside' if found.p < LEVEL else 'inside'} {one.judgement.why}"
-                for one in same
-                if (found := one.judgement.prediction)
-            ),
-            "",
-        )
+        """Return the published number of a cell that ran as long, and whether our interval for it contains it."""
+        for one in [] if self.published is None else self.published.comparisons:
+            if one.cell is not None and one.cell.unit == cell.unit and one.judgement.prediction:
+                where = "outside" if one.judgement.verdict == "does not hold" else "inside"
+                return f"published {one.row.text}, {where} {one.judgement.why}"
+        return ""
 
     def of_section(self, place: Place) -> Sequence[Block]:
         """Return the published numbers of a data set and model."""

@@ -68,8 +68,7 @@ def planned_grid(
     among, between = _shared(one.among for one in some), _shared(one.between for one in some)
     entries = {(one.name, one.column): entry(section, one) for one in some if one.column in columns}
     labels = {
-        one.name: full_name(one.short_name, one.among.removeprefix(among), one.between.removeprefix(between))
-        for one in some
+        one.name: full_name(one.short_name, "" if among else one.among, "" if between else one.between) for one in some
     }
     rows = [
         (*words(label), *(entries.get((name, column), Entry(NONE)) for column in columns), *words(*last))
