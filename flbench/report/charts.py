@@ -15,7 +15,7 @@ from typing import Any
 from flbench.config import Training, headline_of
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell, cells_of, gap_text, grouped, lines_below, mean_text
-from flbench.report.figures.style import COLORS
+from flbench.report.figures.style import COLORS, color_numbers
 from flbench.report.parts import Part
 from flbench.report.runs import Run, varied_methods
 from flbench.report.selection import tune
@@ -90,6 +90,7 @@ def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Ma
                 "name": name,
                 "labels": [at.label for at in ticks[axis]],
                 "long": [axis_label(axis, at) for at in ticks[axis]],
+                "colors": color_numbers([at.label for at in ticks[axis]]),
             }
             for axis, name in zip(axes, axis_names(axes), strict=True)
         ],

@@ -128,8 +128,8 @@ class Planned:
 
     @property
     def reference(self) -> str:
-        """``none``, or ``none with fedavg``."""
-        return f"{self.against} {self.among}".rstrip()
+        """``none``, or ``none with fedavg``; with the name of its field where it is a number, ``coefficient 0``."""
+        return f"{_named(self.pair.field, self.pair.against)} {self.among}".rstrip()
 
     @property
     def name(self) -> str:

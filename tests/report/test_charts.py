@@ -62,6 +62,7 @@ def test_cells_have_settings_results_and_curves(half_done: Store) -> None:
         ("norm", ["none", "ln"]),
         ("partition", ["classes:1", "dirichlet:0.1"]),
     ]
+    assert group["axes"][1]["colors"] == [0, 1], "those of figures"
     assert (group["title"], group["metric"], group["percent"]) == ("digits, mlp", "accuracy", True)
     cells = {tuple(cell["at"]): cell for cell in group["cells"]}
     assert len(cells) == 8

@@ -16,7 +16,7 @@ from flbench.papers import papers
 from flbench.report import exports, transfer
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing, save_as
-from flbench.report.figures.style import COLORS, row_styles
+from flbench.report.figures.style import COLORS, color_numbers, row_styles
 from flbench.report.paper import figure_kinds
 from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.report.tables import Pair
@@ -161,6 +161,21 @@ def test_the_norm_sets_the_colour_of_a_row_and_the_other_axes_its_dashes(axes: t
     color = {row[axes.index("norm")]: style["color"] for row, style in zip(rows, styles, strict=True)}
     assert color == {"none": COLORS[0], "ln": COLORS[1]}
     assert len({(style["color"], str(style["linestyle"])) for style in styles}) == len(rows)
+
+
+def test_a_normalization_has_the_same_colour_whatever_else_is_drawn() -> None:
+    names = ["none", "ln", "fn", "gn", "scale", "bn"]
+    own = dict(zip(names, color_numbers(names), strict=True))
+    assert sorted(own.values()) == list(range(6))
+    for some in (["fn", "ln"], ["gn", "ln-static", "none"], ["bn", "bn-last", "gn-static", "scale"]):
+        numbers = color_numbers(some, first=1)
+        assert [numbers[some.index(name)] for name in some if name in own] == [
+            own[name] for name in some if name in own
+        ]
+        assert len(set(numbers)) == len(numbers)
+    assert color_numbers(["none", "ln-static", "fn"])[1] == 6, "a colour that no other figure gives to another norm"
+    many = [f"method {number}" for number in range(20)]
+    assert color_numbers(many)[0] == 0 and len(set(color_numbers(many))) == 20
 
 
 @pytest.mark.parametrize("kind", ["curves", "lr"])
@@ -342,6 +357,15 @@ def test_labels_without_data_are_left_out(tmp_path: Path) -> None:
     store = filled(tmp_path / "s", [experiment(dataset="cifar10", model="cnn")])
     found = board(store)
     assert draw(found, "labels", data_root=tmp_path / "nowhere") == []
+
+
+def test_a_partition_is_drawn_once_with_the_samples_that_are_held_out(tmp_path: Path) -> None:
+    small = {"partition": "dirichlet:0.1", "min_size": 5}
+    requests = [experiment(partition="iid"), experiment(partition="iid", val_fraction=0.2), experiment(**small)]
+    drawn = drawings(filled(tmp_path, requests), "labels")
+    assert [one.caption.partition(":")[0] for one in drawn if "iid" in one.caption] == ["digits, iid, 10 clients"]
+    assert any(one.caption.startswith("digits, dirichlet:0.1, 10 clients, min_size 5:") for one in drawn)
+    assert len({one.name for one in drawn}) == len(drawn) == 2
 
 
 def test_kinds_without_support_draw_nothing(tmp_path: Path) -> None:

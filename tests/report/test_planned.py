@@ -237,6 +237,7 @@ def test_a_compared_number_has_the_name_of_its_field() -> None:
     options = {"rows": ("method.coefficient",), "contrasts": (Pair("method.coefficient", "1", "0"),)}
     (section,) = leaderboard_of(Collection(runs), **options).sections
     assert [one.name for one in section.planned] == ["coefficient 1 against 0"]
+    assert [one.reference for one in section.planned] == ["coefficient 0"], "the title of its figure"
 
 
 def norms(*values: Any) -> Collection:

@@ -15,7 +15,19 @@ from flbench.papers.published_numbers import Comparison, tally
 from flbench.report.board import Leaderboard
 from flbench.report.cells import Summary
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.style import COLORS, GREY, MARKERS, LineStyle, metric_label, panels, scale_of, set_title
+from flbench.report.figures.style import (
+    COLORS,
+    GREY,
+    MARKERS,
+    LineStyle,
+    color_numbers,
+    line_style,
+    metric_label,
+    panels,
+    scale_of,
+    set_plain_numbers,
+    set_title,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,12 +66,11 @@ def _why(
     found: Synthesis, cells: Sequence[Probed], columns: Sequence[tuple[str, Callable[[Probed], float | None]]]
 ) -> Drawing:
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     partitions, norms = _in_order(cells, "partition"), _in_order(cells, "norm")
     # The baseline's norm and those of the paper's methods come first and have filled marks.
     norms.sort(key=lambda norm: norm not in _FIRST)
-    styles = {norm: _mark_style(place) for place, norm in enumerate(norms)}
+    styles = {norm: _mark_style(place) for norm, place in zip(norms, color_numbers(norms), strict=True)}
     height = max(_PANEL[1] * len(partitions) + 0.8, 0.2 * len(styles) + 0.8)
     size = (_PANEL[0] * len(columns) + 1.5, height)
     figure = Figure(figsize=size, layout="constrained")
@@ -75,11 +86,7 @@ def _why(
         axes[-1, c].set_xlabel(label)
         axes[-1, c].set_xscale("log")
         axes[-1, c].set_xlim(low / 1.15, high * 1.15)
-        if high / low < 100:
-            # Plain numbers, three a power of ten.
-            axes[-1, c].xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes[-1, c].xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-            axes[-1, c].xaxis.set_minor_formatter(NullFormatter())
+        set_plain_numbers(axes[-1, c].xaxis)
         for panel in axes[:, c] if label == _STABLE else ():
             panel.axvline(1, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
     _legend(figure, styles)
@@ -179,22 +186,22 @@ def _published(place: tuple[str, str], pairs: Sequence[tuple[Comparison[Publishe
     low, high = max(0.0, min(values) - 5), min(100.0, max(values) + 5)
     panel.plot([low, high], [low, high], color=GREY, linewidth=1, zorder=1)
     norms = sorted({one.row.configuration.norm for one, _ in pairs}, key=lambda norm: (norm != "none", norm))
-    for index, norm in enumerate(norms):
-        color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
+    for norm, number in zip(norms, color_numbers(norms), strict=True):
+        style = line_style(number)
         same = [pair for pair in pairs if pair[0].row.configuration.norm == norm]
-        for number, (one, ours) in enumerate(same):
+        for nth, (one, ours) in enumerate(same):
             found = one.judgement.prediction
             panel.errorbar(
                 one.row.value,
                 100 * ours.mean,
                 yerr=[[100 * (ours.mean - found.low)], [100 * (found.high - ours.mean)]] if found else None,
-                color=color,
-                marker=marker,
+                color=style["color"],
+                marker=style["marker"],
                 markersize=5,
-                markerfacecolor="none" if one.judgement.obstacle else color,
+                markerfacecolor="none" if one.judgement.obstacle else style["color"],
                 linestyle="none",
                 elinewidth=0.8,
-                label=norm if number == 0 else None,
+                label=norm if nth == 0 else None,
             )
     panel.set(xlim=(low, high), ylim=(low, high), xlabel="published accuracy (%)", ylabel="ours (%)", aspect="equal")
     panel.set_title(f"{', '.join(place)}: ours against published")

@@ -16,7 +16,16 @@ from flbench.report.cells import Cell, grouped
 from flbench.report.figures.axes import federated
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.rows import leading, shown_text
-from flbench.report.figures.style import BAND, COLOR_MAP, COLORS, LineStyle, legend, row_styles, set_title
+from flbench.report.figures.style import (
+    BAND,
+    COLOR_MAP,
+    COLORS,
+    LineStyle,
+    legend,
+    row_styles,
+    set_plain_numbers,
+    set_title,
+)
 from flbench.report.runs import Collection
 from flbench.report.ticks import place_label
 from flbench.report.wording import row_name
@@ -188,6 +197,7 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
     spectrum.set_xlabel("number of the singular value")
     spectrum.set_yscale("log")
     norms.set_yscale("log")
+    set_plain_numbers(norms.yaxis)
     legend(figure, rows, styles, ["norm"])
     experiment = cells[0].experiment
     assert isinstance(experiment, Federated)

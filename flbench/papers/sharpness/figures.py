@@ -16,7 +16,16 @@ from flbench.papers.sharpness.training import EXPLODED, Descent, descents_of, ne
 from flbench.report.board import Leaderboard
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.style import BAND, COLOR_MAP, GREY, LINES, line_style, panels, set_log_ticks
+from flbench.report.figures.style import (
+    BAND,
+    COLOR_MAP,
+    GREY,
+    LINES,
+    line_style,
+    panels,
+    set_log_ticks,
+    set_plain_numbers,
+)
 from flbench.report.runs import Run
 
 if TYPE_CHECKING:
@@ -36,9 +45,6 @@ _LOSS_COLORS = f"{COLOR_MAP}_r"
 
 #: Losses below this share one colour.
 _LOWEST_LOSS = 1e-3
-
-#: Learning rates whose largest is below this multiple of the least have ticks within a decade.
-_NARROW = 30
 
 #: Least width of the figure of losses, in inches, so that its title and legend fit.
 _LEAST_WIDTH = 5.8
@@ -199,7 +205,6 @@ def _draw_losses(
 ) -> None:
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
-    from matplotlib.ticker import LogLocator
 
     rates = sorted({one.lr for one in descents})
     x, y = cell_edges(widths), cell_edges(rates)
@@ -216,9 +221,7 @@ def _draw_losses(
     measured = [2 / one.lambda_max for one in networks]
     panel.plot([one.width for one in networks], measured, linestyle="", markersize=5, **_RATE_POINTS)
     panel.set_yscale("log")
-    if rates[-1] < _NARROW * rates[0]:
-        panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        panel.yaxis.set_major_formatter("{x:g}")
+    set_plain_numbers(panel.yaxis)
     set_log_ticks(panel, widths)
     panel.set_xlim(x[0], x[-1])
     panel.grid(visible=False)

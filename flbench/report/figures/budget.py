@@ -12,10 +12,10 @@ from flbench.report.figures.rows import leading, shown_text
 from flbench.report.figures.style import (
     is_lowest,
     legend_below,
-    line_style,
     metric_label,
     panels,
     plot_mean,
+    row_styles,
     scale_of,
     set_panel_title,
     set_title,
@@ -36,7 +36,7 @@ def _draw(section: Section, budgets: Budgets) -> Drawing:
     columns = _columns(budgets.rows)
     lines = [(one.row, one.cell, one.curve[-1].mean) for column in columns for one in column]
     rows = leading(lines, section.layout)
-    styles = {row: line_style(index) for index, row in enumerate(rows)}
+    styles = dict(zip(rows, row_styles(rows, budgets.row_axes), strict=True))
     metric = section.layout.metric
     figure, axes = panels(len(columns), panel=_PANEL, across=_ACROSS, beside=0.3, sharex=True, sharey=True)
     for index, (panel, column) in enumerate(zip(axes, columns, strict=True)):

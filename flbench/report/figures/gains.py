@@ -10,7 +10,7 @@ from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.phase import mapped
-from flbench.report.figures.style import LineStyle, line_style, no_math, scale_of, set_title
+from flbench.report.figures.style import LineStyle, color_numbers, line_style, no_math, scale_of, set_title
 from flbench.report.planned import Planned
 from flbench.report.wording import margin_text
 
@@ -61,8 +61,9 @@ def _draw(section: Section, some: Sequence[Planned]) -> Drawing:
 
 def styles_of(some: Sequence[Planned]) -> dict[str, LineStyle]:
     """Return the style of each compared value."""
-    values = dict.fromkeys(one.value for one in some)
-    return {value: line_style(index + 1) for index, value in enumerate(values)}
+    values = list(dict.fromkeys(one.value for one in some))
+    numbers = color_numbers(values, first=1)  # black is what others are compared with
+    return {value: line_style(number) for value, number in zip(values, numbers, strict=True)}
 
 
 def height_of(group: Sequence[Planned], styles: Mapping[str, LineStyle]) -> float:

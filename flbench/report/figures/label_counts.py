@@ -15,7 +15,7 @@ from flbench.config import Federated
 from flbench.data.arrays import Ints
 from flbench.data.datasets import load_named
 from flbench.data.label_counts import LabelCounts, count_labels
-from flbench.data.shards import shards_of
+from flbench.data.shards import Shards, shards_of
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import FORMATS, Drawing, file_name, save_as
@@ -31,25 +31,38 @@ _CELL, _WIDEST, _HIGHEST = 0.36, 12.0, 16.0
 
 
 def labels(board: Leaderboard, root: Path | None = None) -> Iterator[Drawing]:
-    """Yield one figure per partition, of its first seed; partitions of data that are not in ``root`` are omitted."""
+    """Yield one figure per partition, of its first seed; partitions of data that are not in ``root`` are omitted.
+
+    Training samples include those that are held out: experiments that differ in their share have one figure.
+    """
     partitions: dict[tuple[Any, ...], Federated] = {}
     for run in sorted(board.collection.runs, key=lambda run: run.experiment.seed):
         one = run.experiment
         if isinstance(one, Federated):
-            key = (one.dataset.label(), one.partition.label(), one.clients, one.min_size, one.val_fraction)
+            key = (one.dataset.label(), one.partition.label(), one.clients, one.min_size)
             partitions.setdefault(key, one)
     for _, experiment in sorted(partitions.items(), key=lambda item: item[0]):
         dataset: Any = experiment.dataset
         try:
             data = load_named(dataset, root)
-            counts = count_labels(data, shards_of(experiment, data))
+            counts = count_labels(data, _with_held_out(shards_of(experiment, data)))
         except UserError:  # the data are not here, or cannot be split like this: the runs report why
             continue
         what = f"{public(dataset.label())}, {experiment.partition.label()}, {experiment.clients} clients"
-        caption = f"{what}: training samples of each class that each client holds, seed {experiment.seed}."
+        if experiment.min_size > 1:
+            what += f", min_size {experiment.min_size}"
+        caption = (
+            f"{what}: training samples of each class that each client holds, with those it holds out, "
+            f"seed {experiment.seed}."
+        )
         place = (dataset.name, experiment.model.name)
         picture = figure_of(counts, f"{what}, seed {experiment.seed}")
         yield Drawing(file_name("labels", what), caption, picture, place, tight=True)
+
+
+def _with_held_out(shards: Shards) -> Shards:
+    train = tuple(np.concatenate(both) for both in zip(shards.train, shards.val, strict=True))
+    return Shards(train, shards.val, shards.test)
 
 
 def write_figure(counts: LabelCounts, title: str, path: Path) -> None:

@@ -16,6 +16,7 @@ from flbench.report.wording import row_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 #: Okabe and Ito's palette without yellow, which is invisible on white; neighbours differ in lightness.
@@ -23,6 +24,9 @@ COLORS = ("#000000", "#D55E00", "#56B4E9", "#009E73", "#E69F00", "#0072B2", "#CC
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
 GREY = "#555555"
+
+#: The places in ``COLORS`` of the values that are compared most: they look the same in every figure.
+KNOWN = {"none": 0, "ln": 1, "fn": 2, "gn": 3, "scale": 4, "bn": 5}
 
 #: A colour map whose lightness rises steadily, for every kind of colour blindness and in grey.
 COLOR_MAP = "cividis"
@@ -70,13 +74,28 @@ def line_style(color: int, dashes: int = 0) -> LineStyle:
     }
 
 
+def color_numbers(names: Sequence[str], first: int = 0) -> list[int]:
+    """Return the number of each name's colour: its own if it has one, else the first that is left from ``first`` on.
+
+    >>> color_numbers(["none", "ln", "gn-static", "fn"])
+    [0, 1, 6, 2]
+    """
+    own = {names.index(name): KNOWN[name] for name in KNOWN if name in names}
+    left = [number for number in range(first, len(COLORS)) if number not in own.values()]
+    left.sort(key=lambda number: number > 0 and number in KNOWN.values())
+    others = iter((*left, *range(len(COLORS), len(COLORS) + len(names))))
+    return [own[place] if place in own else next(others) for place in range(len(names))]
+
+
 def row_styles(rows: Sequence[Sequence[Tick]], axes: Sequence[str]) -> list[LineStyle]:
     """Return the style of each row: its colour shows its place on ``norm``, or on the last axis where there is none."""
     of_color = axes.index("norm") if "norm" in axes else len(axes) - 1
     others = [tuple(place for axis, place in enumerate(row) if axis != of_color) for row in rows]
-    colors, dashes = sorted({row[of_color] for row in rows}), sorted(set(others))
+    values, dashes = sorted({row[of_color] for row in rows}), sorted(set(others))
+    colors = color_numbers([value.label for value in values])
     return [
-        line_style(colors.index(row[of_color]), dashes.index(other)) for row, other in zip(rows, others, strict=True)
+        line_style(colors[values.index(row[of_color])], dashes.index(other))
+        for row, other in zip(rows, others, strict=True)
     ]
 
 
@@ -145,6 +164,17 @@ def set_log_ticks(panel: Axes, values: Sequence[float]) -> None:
     panel.set_xscale("log")
     panel.set_xticks(values, [str(value) for value in values])
     panel.minorticks_off()
+
+
+def set_plain_numbers(axis: Axis) -> None:
+    """Give a logarithmic axis that spans less than two powers of ten plain numbers, three a power."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    if high < 100 * low:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
 
 
 def set_title(figure: Figure, title: str, size: str = "large") -> None:

@@ -39,7 +39,10 @@
   const isChosen = (cell) => choice.cell === nameOf(cell);
   const colorable = () => group.axes.filter((axis) => axis.labels.length <= colors.length);
   const colorAxis = () => colorable().find((axis) => axis.name === choice.color) ?? group.axes[group.color];
-  const colorAt = (place) => (colors[place] === "#000000" ? "var(--ink)" : colors[place]);
+  const colorAt = (place) => {
+    const color = colors[colorAxis()?.colors[place] ?? 0];
+    return color === "#000000" ? "var(--ink)" : color;
+  };
   const colorPlace = (cell) => cell.at[group.axes.indexOf(colorAxis())] ?? 0;
   const colorOf = (cell) => colorAt(colorPlace(cell));
   const toggleCell = (cell) => choose({ cell: isChosen(cell) ? null : nameOf(cell) });
