@@ -250,22 +250,23 @@ def test_the_other_partitions_at_full_length() -> None:
     said = text("At the paper's full length")
     numbers = published.published().query("E == 1 and partition != 'classes:1'").dropna(subset="ours")
     of = numbers.set_index(["partition", "method", "norm"])
-    two = [("classes:2", *row) for row in (("fedavg", "none"), ("fedavg", "fn"), ("fedavg", "ln"), ("fedyogi", "none"))]
-    dirichlet = [("dirichlet:0.1", "fedavg", "none"), ("dirichlet:0.1", "fedavg", "fn")]
+    rows = [("fedavg", "none"), ("fedavg", "fn"), ("fedavg", "ln"), ("fedyogi", "none")]
+    two, dirichlet = ([(partition, *row) for row in rows] for partition in ("classes:2", "dirichlet:0.1"))
     assert set(of.index) == {*two, *dirichlet} and set(of.verdict) == {"no spread"}
     ours, paper = ([f"{column[at]:.2f}" for at in (*two, *dirichlet)] for column in (100 * of.ours, of.value))
     assert (
         f"With two classes FedAvg ends at {ours[0]} without, {ours[1]} with feature and {ours[2]} with layer "
         f"normalization, and FedYogi at {ours[3]} (published: {paper[0]}, {paper[1]}, {paper[2]} and {paper[3]}); with "
-        f"Dirichlet(0.1) FedAvg ends at {ours[4]} without and {ours[5]} with feature normalization ({paper[4]} and "
-        f"{paper[5]})."
+        f"Dirichlet(0.1) these four end at {ours[4]}, {ours[5]}, {ours[6]} and {ours[7]} ({paper[4]}, {paper[5]}, "
+        f"{paper[6]} and {paper[7]})."
     ) in said
     one_class = published.published().query("E == 1 and partition == 'classes:1'").dropna(subset="p")
     difference = (100 * of.ours - of.value).abs().sort_values()
-    larger = difference[difference > (100 * one_class.ours - one_class.value).abs().max()]
+    assert (100 * one_class.ours - one_class.value).abs().max() < 1.5
+    larger = difference[difference > 1.5]
     assert (
-        f"{WORDS[len(larger)].capitalize()} of the {WORDS[len(of)]} differ by more than any number with one class, by "
-        "{:.1f}, {:.1f} and {:.1f} points."
+        f"{WORDS[len(larger)].capitalize()} of the {WORDS[len(of)]} differ by more than 1.5 points, by "
+        "{:.1f}, {:.1f} and {:.1f}; with one class no number does."
     ).format(*larger) in said
     like = published.repeated(one_class.iloc[0])
     p = {at: published.predict(one, like)[0] for at, one in of.iterrows()}

@@ -51,11 +51,12 @@ def _draw(section: Section, details: Details, columns: Sequence[int], limits: tu
     panel.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter(lambda value, _: bytes_text(value).replace(".0\N{NO-BREAK SPACE}", " "))
-    figure.supxlabel("bytes sent and received until the target", fontsize="medium")
+    figure.supxlabel("bytes sent and received by all clients", fontsize="medium")
     title = titles_of(section, table)
-    set_title(figure, f"{title}: cost of the target")
-    what = f"{target:g}" if target is not None else f"what {row_name(details.baseline or ())} ends with, seed by seed"
-    caption = f"{title}: bytes sent and received by all clients until the target ({what}) is reached."
+    what = f"{target:g}" if target is not None else f"what {row_name(details.baseline or ())} ends with"
+    set_title(figure, f"{title}: communication to reach {what}")
+    seeds = "" if target is not None else ", seed by seed"
+    caption = f"{title}: bytes sent and received by all clients until the target ({what}{seeds}) is reached."
     caption += shown_text(len(rows), len({row for row, _, _ in lines}))
     return Drawing(table_file_name("cost", section, table), caption, figure, section.place)
 
