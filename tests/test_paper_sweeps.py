@@ -101,4 +101,5 @@ def test_rows_with_published_numbers_use_the_papers_variants(path: Path) -> None
     configurations = {row.configuration for row in published_rows()}
     beside = [run for run in load_sweep(path).experiments if configuration_of(run) in configurations]
     assert {getattr(run.method, "variant", "text") for run in beside if isinstance(run, Federated)} <= {"text"}
-    assert bool(beside) == (path.stem in ("cifar10", "cifar10_one_step", "cifar10_ten_steps", "precision"))
+    compared = {"cifar10", "cifar10_full_length", "cifar10_one_step", "cifar10_ten_steps", "precision"}
+    assert bool(beside) == (path.stem in compared)
