@@ -20,7 +20,14 @@ ROOT = Path(__file__).parents[1]
 #: Pages that name the command which writes them: the leaderboard with its details, and reports of their own.
 PAGES = tuple(
     f"docs/results/{name}.md"
-    for name in ("provenance", "phase-diagram", "scale-or-geometry", "fedyogi-steps", "cifar10-ten-steps")
+    for name in (
+        "provenance",
+        "phase-diagram",
+        "scale-or-geometry",
+        "fedyogi-steps",
+        "cifar10-ten-steps",
+        "cifar10-tuned",
+    )
 )
 
 

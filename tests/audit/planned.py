@@ -115,6 +115,7 @@ PLANNED = {
         *_plans("norm", ["scale", "fn", "ln", "gn"], "none", between=("classes:1", "iid")),
     ],
     "cifar10_ten_steps": [*_plans("norm", ["fn", "ln-static"], "none"), *_plans("norm", ["ln-static"], "fn")],
+    "cifar10_tuned": [*_plans("norm", ["scale", "fn", "ln"], "none"), *_plans("norm", ["fn", "ln"], "scale")],
     "phase_digits": _PHASES,
     "phase_fashion_mnist": _PHASES,
     "constants": [

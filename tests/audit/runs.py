@@ -40,6 +40,7 @@ COLUMNS = {
     "constants_of_a_deeper_network": ["partition"],
     "cifar10_one_step": ["partition"],
     "cifar10_ten_steps": ["partition"],
+    "cifar10_tuned": ["partition"],
 }
 
 #: Sweeps whose values are means of the last evaluations, and whose learning rates are chosen on held-out data; those of
@@ -51,6 +52,7 @@ TAIL = {
     "phase_diagram": 5,
     "scale_or_geometry": 5,
     "fedyogi_steps": 5,
+    "cifar10_tuned": 5,
 }
 
 #: Sweeps with successive halving, and the local steps of whole runs; runs of fewer steps were dropped.
@@ -59,6 +61,7 @@ SEARCHED = {
     "fashion_mnist_lenet": 10000,
     "phase_diagram": 1000,
     "scale_or_geometry": 1000,
+    "cifar10_tuned": 1000,
 }
 
 #: A place on the axes of a column.

@@ -54,6 +54,7 @@ def test_the_tables_of_the_leaderboard() -> None:
         ("fashion-mnist-lenet", "", ["fashion_mnist_lenet"]),
         ("cifar10-cnn", "", ["cifar10_one_step"]),
         ("cifar10-ten-steps", "", ["cifar10_ten_steps"]),
+        ("cifar10-tuned", "", ["cifar10_tuned"]),
         ("phase-diagram", "digits, mlp(widths=[64, 64])", ["phase_digits"]),
         ("phase-diagram", "fashion_mnist, mlp(widths=[64, 64])", ["phase_fashion_mnist"]),
         ("scale-or-geometry", "fashion_mnist, mlp(widths=[64, 64])", ["constants"]),

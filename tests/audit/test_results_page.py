@@ -17,6 +17,9 @@ from tests.audit.tables import values
 NORMS = {"scale": "constant", "fn": "feature norm", "ln": "layer norm"}
 STEPS = (1, 2, 5, 10, 20, 50)
 
+#: CIFAR-10 with a learning rate of its own for each row.
+TUNED = "cifar10_tuned"
+
 #: The section on the phase diagram.
 PHASE = "Skew and local steps"
 
@@ -419,3 +422,42 @@ def test_the_first_report_of_lenet() -> None:
 def test_one_step_on_digits_needs_normalization_for_speed_alone() -> None:
     assert "after 1,000 rounds no gain is shown." in text("FedYogi: one local step")
     assert {one.verdict for one in gains("phase_digits", "none", column=("classes:1", 1))} <= {"open", WITHIN}
+
+
+@pytest.mark.slow
+def test_what_tuned_rates_show_on_cifar10() -> None:
+    mean, runs, said = values((TUNED, ("classes:1",))), chosen(TUNED), text("CIFAR-10 at tuned learning rates")
+    rows = {norm: mean.loc["fedavg", norm, "linear"] for norm in ("none", "scale", "fn", "ln")}
+    rate = runs.groupby("norm").lr.first()
+    ends = [f"{one['mean']:.1f} ± {one.half_width:.1f} % (rate {rate[norm]:.2g})" for norm, one in rows.items()]
+    assert (
+        f"FedAvg ends at {ends[0]} without a normalization, {ends[1]} with the constant, {ends[2]} with feature and "
+        f"{ends[3]} with layer normalization."
+    ) in said
+    of = {(one.value, one.against): one for one in comparisons(TUNED)}
+    assert [of[norm, "none"].verdict for norm in ("ln", "scale", "fn")] == ["more", "open", "open"]
+    ln, scale, fn = (
+        f"{one.text} points (p {one.p:.2g}" for one in (of[norm, "none"] for norm in ("ln", "scale", "fn"))
+    )
+    assert (
+        f"Layer normalization gains {ln}, shown); the constant gains {scale}) and feature normalization {fn}), " in said
+    )
+    assert {of["fn", "scale"].verdict, of["ln", "scale"].verdict} == {"open"}
+    more = (
+        f"feature normalization gains {of['fn', 'scale'].text} and layer normalization {of['ln', 'scale'].text} points"
+    )
+    assert f"Over the constant {more} (both open)." in said
+    best = {*runs[["norm", "lr", "seed"]].itertuples(index=False, name=None)}
+    last = [
+        (norm, 100 * json.loads(metrics.splitlines()[-1])["acc"])
+        for one, _, metrics in longest(exported(TUNED, "experiment", "result", "metrics")).to_numpy()
+        if ((norm := label(one["norm"])), one["lr"], one["seed"]) in best
+    ]
+    rise = pd.DataFrame(last, columns=["norm", "acc"]).groupby("norm").acc.mean() - mean["mean"].droplevel(
+        ["method", "head"]
+    )
+    none, others = rise["none"], rise.drop("none")
+    assert (
+        f"the last evaluation is above these means by {none:.1f} points without a normalization and by "
+        f"{others.min():.1f} to {others.max():.1f} with the others"
+    ) in said
