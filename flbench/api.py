@@ -93,7 +93,8 @@ def run(
         fields: of the experiment, as in a sweep: ``norm="ln"``, ``method={"name": "fedprox", "mu": 0.1}``, ``E=10``.
 
     Raises:
-        UserError: a field is invalid, the data are missing or damaged, or the run failed.
+        UserError: a field is invalid, the device is missing or cannot compute the run, the data are missing or damaged,
+            or the run failed.
     """
     path, root = _store_path(store), None if data is None else Path(data)
     given = parse_experiment(fields)

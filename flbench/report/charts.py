@@ -63,6 +63,17 @@ def _group(run: Run) -> tuple[str, Tick, Tick]:
     return run.experiment.kind, dataset, model
 
 
+def _axis_json(axis: str, ticks: Sequence[Tick]) -> dict[str, Any]:
+    (name,), labels = axis_names([axis]), [at.label for at in ticks]
+    numbers = color_numbers(labels)
+    return {
+        "name": name,
+        "labels": labels,
+        "long": [axis_label(axis, at) for at in ticks],
+        "colors": [numbers[label] for label in labels],
+    }
+
+
 def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Mapping[str, Any]]) -> dict[str, Any]:
     kind, *place = _group(runs[0])
     is_training = isinstance(runs[0].experiment, Training)
@@ -85,15 +96,7 @@ def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Ma
         "metric": known.title,
         "percent": known.percent,
         "lower": known.lower_is_better,
-        "axes": [
-            {
-                "name": name,
-                "labels": [at.label for at in ticks[axis]],
-                "long": [axis_label(axis, at) for at in ticks[axis]],
-                "colors": color_numbers([at.label for at in ticks[axis]]),
-            }
-            for axis, name in zip(axes, axis_names(axes), strict=True)
-        ],
+        "axes": [_axis_json(axis, ticks[axis]) for axis in axes],
         "color": None if colored is None else axes.index(colored),
         "cells": [
             {

@@ -164,18 +164,18 @@ def test_the_norm_sets_the_colour_of_a_row_and_the_other_axes_its_dashes(axes: t
 
 
 def test_a_normalization_has_the_same_colour_whatever_else_is_drawn() -> None:
-    names = ["none", "ln", "fn", "gn", "scale", "bn"]
-    own = dict(zip(names, color_numbers(names), strict=True))
+    own = color_numbers(["none", "ln", "fn", "gn", "scale", "bn"])
     assert sorted(own.values()) == list(range(6))
     for some in (["fn", "ln"], ["gn", "ln-static", "none"], ["bn", "bn-last", "gn-static", "scale"]):
         numbers = color_numbers(some, first=1)
-        assert [numbers[some.index(name)] for name in some if name in own] == [
-            own[name] for name in some if name in own
-        ]
-        assert len(set(numbers)) == len(numbers)
-    assert color_numbers(["none", "ln-static", "fn"])[1] == 6, "a colour that no other figure gives to another norm"
-    many = [f"method {number}" for number in range(20)]
-    assert color_numbers(many)[0] == 0 and len(set(color_numbers(many))) == 20
+        assert {name: numbers[name] for name in some if name in own} == {
+            name: own[name] for name in some if name in own
+        }
+        assert len(set(numbers.values())) == len(numbers) == len(some)
+    others = color_numbers(["none", "ln-static", "fn"])
+    assert others["ln-static"] == 6, "a colour that no other figure gives to another norm"
+    many = color_numbers(f"method {number}" for number in range(20))
+    assert many["method 0"] == 0 and len(set(many.values())) == 20
 
 
 @pytest.mark.parametrize("kind", ["curves", "lr"])

@@ -70,7 +70,7 @@ def _why(
     partitions, norms = _in_order(cells, "partition"), _in_order(cells, "norm")
     # The baseline's norm and those of the paper's methods come first and have filled marks.
     norms.sort(key=lambda norm: norm not in _FIRST)
-    styles = {norm: _mark_style(place) for norm, place in zip(norms, color_numbers(norms), strict=True)}
+    styles = {norm: _mark_style(place) for norm, place in color_numbers(norms).items()}
     height = max(_PANEL[1] * len(partitions) + 0.8, 0.2 * len(styles) + 0.8)
     size = (_PANEL[0] * len(columns) + 1.5, height)
     figure = Figure(figsize=size, layout="constrained")
@@ -186,7 +186,7 @@ def _published(place: tuple[str, str], pairs: Sequence[tuple[Comparison[Publishe
     low, high = max(0.0, min(values) - 5), min(100.0, max(values) + 5)
     panel.plot([low, high], [low, high], color=GREY, linewidth=1, zorder=1)
     norms = sorted({one.row.configuration.norm for one, _ in pairs}, key=lambda norm: (norm != "none", norm))
-    for norm, number in zip(norms, color_numbers(norms), strict=True):
+    for norm, number in color_numbers(norms).items():
         style = line_style(number)
         same = [pair for pair in pairs if pair[0].row.configuration.norm == norm]
         for nth, (one, ours) in enumerate(same):

@@ -61,9 +61,8 @@ def _draw(section: Section, some: Sequence[Planned]) -> Drawing:
 
 def styles_of(some: Sequence[Planned]) -> dict[str, LineStyle]:
     """Return the style of each compared value."""
-    values = list(dict.fromkeys(one.value for one in some))
-    numbers = color_numbers(values, first=1)  # black is what others are compared with
-    return {value: line_style(number) for value, number in zip(values, numbers, strict=True)}
+    numbers = color_numbers((one.value for one in some), first=1)  # black is what others are compared with
+    return {value: line_style(number) for value, number in numbers.items()}
 
 
 def height_of(group: Sequence[Planned], styles: Mapping[str, LineStyle]) -> float:

@@ -6,7 +6,8 @@ The norm of a row sets colour and marker, its place on the other axes (method, h
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from flbench.metric_specs import METRICS
@@ -74,28 +75,28 @@ def line_style(color: int, dashes: int = 0) -> LineStyle:
     }
 
 
-def color_numbers(names: Sequence[str], first: int = 0) -> list[int]:
+def color_numbers(names: Iterable[str], first: int = 0) -> dict[str, int]:
     """Return the number of each name's colour: its own if it has one, else the first that is left from ``first`` on.
 
     >>> color_numbers(["none", "ln", "gn-static", "fn"])
-    [0, 1, 6, 2]
+    {'none': 0, 'ln': 1, 'gn-static': 6, 'fn': 2}
     """
-    own = {names.index(name): KNOWN[name] for name in KNOWN if name in names}
+    distinct = dict.fromkeys(names)
+    own = {name: KNOWN[name] for name in distinct if name in KNOWN}
     left = [number for number in range(first, len(COLORS)) if number not in own.values()]
     left.sort(key=lambda number: number > 0 and number in KNOWN.values())
-    others = iter((*left, *range(len(COLORS), len(COLORS) + len(names))))
-    return [own[place] if place in own else next(others) for place in range(len(names))]
+    others = chain(left, count(len(COLORS)))
+    return {name: own[name] if name in own else next(others) for name in distinct}
 
 
 def row_styles(rows: Sequence[Sequence[Tick]], axes: Sequence[str]) -> list[LineStyle]:
     """Return the style of each row: its colour shows its place on ``norm``, or on the last axis where there is none."""
     of_color = axes.index("norm") if "norm" in axes else len(axes) - 1
     others = [tuple(place for axis, place in enumerate(row) if axis != of_color) for row in rows]
-    values, dashes = sorted({row[of_color] for row in rows}), sorted(set(others))
-    colors = color_numbers([value.label for value in values])
+    dashes = sorted(set(others))
+    colors = color_numbers(value.label for value in sorted({row[of_color] for row in rows}))
     return [
-        line_style(colors[values.index(row[of_color])], dashes.index(other))
-        for row, other in zip(rows, others, strict=True)
+        line_style(colors[row[of_color].label], dashes.index(other)) for row, other in zip(rows, others, strict=True)
     ]
 
 
