@@ -156,11 +156,13 @@ def test_rates_without_values_are_no_figure() -> None:
 def test_the_norm_sets_the_colour_of_a_row_and_the_other_axes_its_dashes(axes: tuple[str, ...]) -> None:
     places = {"norm": ["none", "ln"], "method": ["fedavg", "fedyogi"], "head": ["linear", "etf"]}
     rows = list(product(*(places[axis] for axis in axes)))
-    ticks = [[Tick((places[axis].index(name),), name) for axis, name in zip(axes, row, strict=True)] for row in rows]
+    ticks = [
+        tuple(Tick((places[axis].index(name),), name) for axis, name in zip(axes, row, strict=True)) for row in rows
+    ]
     styles = row_styles(ticks, axes)
-    color = {row[axes.index("norm")]: style["color"] for row, style in zip(rows, styles, strict=True)}
+    color = {row[axes.index("norm")].label: style["color"] for row, style in styles.items()}
     assert color == {"none": COLORS[0], "ln": COLORS[1]}
-    assert len({(style["color"], str(style["linestyle"])) for style in styles}) == len(rows)
+    assert len({(style["color"], str(style["linestyle"])) for style in styles.values()}) == len(rows)
 
 
 def test_a_normalization_has_the_same_colour_whatever_else_is_drawn() -> None:

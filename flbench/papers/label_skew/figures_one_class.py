@@ -164,12 +164,11 @@ def _seen(cell: Cell, collection: Collection) -> list[dict[int, _Probe]]:
 def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[dict[int, _Probe]]]) -> Drawing:
     from matplotlib.figure import Figure
 
-    rows = [(cell.tick("norm"),) for cell in cells]
-    styles = row_styles(rows, ("norm",))
+    styles = row_styles([(cell.tick("norm"),) for cell in cells], ("norm",))
     figure = Figure(figsize=(4 * _PANEL[0] + 1.1, _PANEL[1] + 0.7), layout="constrained")
     spectrum, share, norms, heads = figure.subplots(1, 4)
     are_ends = all(len(_rounds(seeds)) == 2 for seeds in lines.values())
-    for number, (seeds, style) in enumerate(zip(lines.values(), styles, strict=True)):
+    for number, (seeds, style) in enumerate(zip(lines.values(), styles.values(), strict=True)):
         _draw_spectrum(spectrum, seeds, style, number)
         others = {**style, "linestyle": ":", "marker": "_" if are_ends else ""}
         for panel, value, drawn in (
@@ -198,7 +197,7 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
     spectrum.set_yscale("log")
     norms.set_yscale("log")
     set_plain_numbers(norms.yaxis)
-    legend(figure, rows, styles, ["norm"])
+    legend(figure, styles, ["norm"])
     experiment = cells[0].experiment
     assert isinstance(experiment, Federated)
     method = experiment.method.label()

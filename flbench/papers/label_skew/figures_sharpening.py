@@ -57,7 +57,7 @@ def _draw(section: Section, table: Table, paths: Mapping[Position, Seeds]) -> Dr
     figure, axes = panels(len(table.cols), sharex=True, sharey=True)
     for c, (panel, col) in enumerate(zip(axes, table.cols, strict=True)):
         rates = []
-        for number, (row, style) in enumerate(zip(rows, styles, strict=True)):
+        for number, (row, style) in enumerate(styles.items()):
             at = (table.rows.index(row), c)
             if at in paths:
                 _draw_line(panel, paths[at], style, number)
@@ -73,7 +73,7 @@ def _draw(section: Section, table: Table, paths: Mapping[Position, Seeds]) -> Dr
     figure.supylabel("lr × λ_max / 2 of the global model", fontsize="medium")
     title = titles_of(section, table)
     set_title(figure, f"{title}: mean and range over seeds")
-    legend(figure, rows, styles, table.row_axes)
+    legend(figure, styles, table.row_axes)
     caption = (
         f"{title}: lr x lambda_max / 2 of the global model over rounds, geometric mean and range over seeds; "
         f"dashed: 1, below which gradient descent is stable.{shown_text(len(rows), len({row for row, *_ in lines}))}"

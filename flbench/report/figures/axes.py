@@ -94,7 +94,7 @@ def _draw(
     if not axes.rows or max(len({number(cell) for cell in line}) for line in lines) < FEWEST:
         return
     rows = leading([(axes.row(line[0]), line[0], _best(line)) for line in lines], section.layout)
-    styles = dict(zip(rows, row_styles(rows, axes.rows), strict=True))
+    styles = row_styles(rows, axes.rows)
     metric = cells[0].metric
     figure, shown = panels(len(columns), sharex=True, sharey=True)
     for panel, column in zip(shown, columns, strict=True):
@@ -108,7 +108,7 @@ def _draw(
     spread = spread_text(cells)
     spread += "" if all(cell.complete for cell in cells) else "; ×: cells that lack seeds"
     set_title(figure, f"{section.title}: {spread}")
-    legend(figure, rows, list(styles.values()), axes.rows)
+    legend(figure, styles, axes.rows)
     caption = f"{section.title}: {metric_label(metric)} {over}, {spread}."
     caption += shown_text(len(rows), len({axes.row(cell) for cell in cells}))
     yield Drawing(file_name(kind, section.title), caption, figure, section.place)

@@ -36,7 +36,7 @@ def _draw(section: Section, budgets: Budgets) -> Drawing:
     columns = _columns(budgets.rows)
     lines = [(one.row, one.cell, one.curve[-1].mean) for column in columns for one in column]
     rows = leading(lines, section.layout)
-    styles = dict(zip(rows, row_styles(rows, budgets.row_axes), strict=True))
+    styles = row_styles(rows, budgets.row_axes)
     metric = section.layout.metric
     figure, axes = panels(len(columns), panel=_PANEL, across=_ACROSS, beside=0.3, sharex=True, sharey=True)
     for index, (panel, column) in enumerate(zip(axes, columns, strict=True)):
@@ -55,7 +55,7 @@ def _draw(section: Section, budgets: Budgets) -> Drawing:
     what = f"{section.title}: expected {metric_label(metric)} over the number of tried settings"
     set_title(figure, what)
     differ = [axis for axis in range(len(rows[0])) if len({row[axis] for row in rows}) > 1] or [0]
-    legend_below(figure, [[row[axis] for axis in differ] for row in rows], list(styles.values()))
+    legend_below(figure, {tuple(row[axis] for axis in differ): style for row, style in styles.items()})
     caption = f"{what}, of which the best by the rule is reported; bands: 95 % intervals over seeds."
     caption += shown_text(len(rows), len({row for row, *_ in lines}))
     return Drawing(

@@ -38,7 +38,7 @@ def _draw(section: Section, details: Details, columns: Sequence[int], limits: tu
     shown = {at: cell for at, cell in table.cells.items() if at[1] in columns}
     lines = [(table.rows[r], cell, cell.summary.mean if cell.summary else None) for (r, _), cell in shown.items()]
     rows = leading(lines, section.layout)
-    styles = dict(zip(rows, row_styles(rows, table.row_axes), strict=True))
+    styles = row_styles(rows, table.row_axes)
     figure, axes = panels(len(columns), panel=(_PANEL, 0.22 * len(rows) + 0.8), sharex=True, sharey=True)
     for panel, c in zip(axes, columns, strict=True):
         set_panel_title(panel, place_label(table.col_axes, table.cols[c]), _PANEL)

@@ -66,7 +66,7 @@ def _draw_rounds(section: Section, table: Table, collection: Collection, name: s
         for (r, _), cell in other.cells.items()
     ]
     rows = leading(lines, section.layout)
-    styles = dict(zip(rows, row_styles(rows, table.row_axes), strict=True))
+    styles = row_styles(rows, table.row_axes)
     as_long = len({cell.training.rounds for cell in table.cells.values()}) == 1
     figure, axes = panels(len(table.cols), sharex=as_long, sharey=True)
     for c, (panel, col) in enumerate(zip(axes, table.cols, strict=True)):
@@ -85,7 +85,7 @@ def _draw_rounds(section: Section, table: Table, collection: Collection, name: s
     title = titles_of(section, table)
     spread = spread_text(table.cells.values())
     set_title(figure, f"{title}: {spread}")
-    legend(figure, rows, list(styles.values()), table.row_axes)
+    legend(figure, styles, table.row_axes)
     caption = f"{title}: {metric_label(table.metric)} over rounds, {spread}."
     caption += shown_text(len(rows), len({row for row, *_ in lines}))
     return Drawing(name, caption, figure, section.place)
@@ -145,14 +145,14 @@ def _draw_data(section: Section, columns: Sequence[_Column], collection: Collect
     # The dashes show the method (a row's name without its norm), the colour the norm.
     keys = {key: key[0].replace(key[1].label, "", 1) for column in columns for key in column.cells}
     methods = list(dict.fromkeys(keys.values()))
-    ticks = [(Tick((methods.index(method),), ""), norm) for (_, norm), method in keys.items()]
-    styles = dict(zip(keys, row_styles(ticks, ("method", "norm")), strict=True))
+    ticks = {key: (Tick((methods.index(method),), ""), key[1]) for key, method in keys.items()}
+    styles = row_styles(list(ticks.values()), ("method", "norm"))
     everything = [cell for column in columns for cell in column.cells.values()]
     totals = {cell.training.rounds * _samples_per_round(cell.training) for cell in everything}
     figure, axes = panels(len(columns), sharex=len(totals) == 1, sharey=True)
     for c, (panel, column) in enumerate(zip(axes, columns, strict=True)):
         for number, (key, cell) in enumerate(column.cells.items()):
-            _draw_line(panel, cell, collection, _samples_per_round(cell.training), styles[key], number)
+            _draw_line(panel, cell, collection, _samples_per_round(cell.training), styles[ticks[key]], number)
         annotate_gaps(panel, [(name, cell) for (name, _), cell in column.cells.items()])
         set_panel_title(panel, column.title, PANEL[0])
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5))
@@ -162,7 +162,7 @@ def _draw_data(section: Section, columns: Sequence[_Column], collection: Collect
             panel.set_xlabel("training samples seen")
     figure.supylabel(metric_label(everything[0].metric), fontsize="medium")
     set_title(figure, f"{section.title}: {spread_text(everything)}")
-    handles = [Line2D([], [], **style) for style in styles.values()]
+    handles = [Line2D([], [], **styles[ticks[key]]) for key in keys]
     figure.legend(handles, [name for name, _ in keys], loc="outside right center", handlelength=3.5)
     caption = f"{section.title}: federated and centralized training over the samples seen, {spread_text(everything)}."
     return Drawing(file_name("data", section.title), caption, figure, section.place)

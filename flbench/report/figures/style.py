@@ -6,7 +6,7 @@ The norm of a row sets colour and marker, its place on the other axes (method, h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
@@ -89,15 +89,16 @@ def color_numbers(names: Iterable[str], first: int = 0) -> dict[str, int]:
     return {name: own[name] if name in own else next(others) for name in distinct}
 
 
-def row_styles(rows: Sequence[Sequence[Tick]], axes: Sequence[str]) -> list[LineStyle]:
+def row_styles(rows: Sequence[tuple[Tick, ...]], axes: Sequence[str]) -> dict[tuple[Tick, ...], LineStyle]:
     """Return the style of each row: its colour shows its place on ``norm``, or on the last axis where there is none."""
     of_color = axes.index("norm") if "norm" in axes else len(axes) - 1
     others = [tuple(place for axis, place in enumerate(row) if axis != of_color) for row in rows]
     dashes = sorted(set(others))
     colors = color_numbers(value.label for value in sorted({row[of_color] for row in rows}))
-    return [
-        line_style(colors[row[of_color].label], dashes.index(other)) for row, other in zip(rows, others, strict=True)
-    ]
+    return {
+        row: line_style(colors[row[of_color].label], dashes.index(other))
+        for row, other in zip(rows, others, strict=True)
+    }
 
 
 def plot_mean(
@@ -209,23 +210,23 @@ def wrapped(text: str, inches: float, size: str | float) -> str:
     return no_math("\n".join(lines))
 
 
-def legend(figure: Figure, rows: Sequence[Sequence[Tick]], styles: Sequence[LineStyle], axes: Sequence[str]) -> None:
+def legend(figure: Figure, styles: Mapping[tuple[Tick, ...], LineStyle], axes: Sequence[str]) -> None:
     """Put the names and styles of rows on the right of all panels."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], **style) for style in styles]
-    names = [no_math(row_name(row)) for row in rows]
+    handles = [Line2D([], [], **style) for style in styles.values()]
+    names = [no_math(row_name(row)) for row in styles]
     figure.legend(handles, names, loc="outside right center", title=", ".join(axes), handlelength=3.5)
 
 
-def legend_below(figure: Figure, rows: Sequence[Sequence[Tick]], styles: Sequence[LineStyle]) -> None:
+def legend_below(figure: Figure, styles: Mapping[tuple[Tick, ...], LineStyle]) -> None:
     """Put the names and styles of rows below all panels, four side by side, in a figure that grows by their lines."""
     from matplotlib.lines import Line2D
 
-    across = min(4, len(rows))
-    figure.set_figheight(figure.get_figheight() + 0.25 * math.ceil(len(rows) / across) + 0.2)
-    handles = [Line2D([], [], **style) for style in styles]
-    names = [no_math(row_name(row)) for row in rows]
+    across = min(4, len(styles))
+    figure.set_figheight(figure.get_figheight() + 0.25 * math.ceil(len(styles) / across) + 0.2)
+    handles = [Line2D([], [], **style) for style in styles.values()]
+    names = [no_math(row_name(row)) for row in styles]
     figure.legend(handles, names, loc="outside lower center", ncols=across, handlelength=3)
 
 
