@@ -145,8 +145,8 @@ def report(
     """Write a leaderboard from a store or from exported files: quickstart.md for sweeps/quickstart.yaml.
 
     It begins with a first page (answers, one table, few figures); --details writes the rest into pages of their own.
-    Missing, failed and diverged runs are shown as such; the same runs give the same bytes. Numbers that the label-skew
-    paper or NIID-Bench published for a data set and model among the runs are shown beside ours, each with a verdict.
+    Missing, failed and diverged runs are shown as such; the same runs give the same bytes. Where a run has the
+    settings of a number of the label-skew paper or NIID-Bench, the published ones are shown beside ours, with verdicts.
 
     Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
 

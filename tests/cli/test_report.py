@@ -315,8 +315,13 @@ def test_published_numbers_on_request(
     assert flbench(monkeypatch, "report", "tiny.yaml", "--tolerance", "-1") == 2
 
 
-def test_published_numbers_appear_with_their_data_set_and_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_numbers_appear_beside_runs_at_their_settings(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = Store(here / "runs")
+    finish(store, experiment(dataset="cifar10", model="cnn", norm="ln", lr=0.3), 0.5)
+    assert flbench(monkeypatch, "report") == 0
+    assert "published numbers" not in (Path("runs.md").read_text() + capsys.readouterr().out).lower()
     for seed in range(3):
         finish(store, experiment(dataset="cifar10", model="cnn", norm="ln", seed=seed), 0.5 + 0.01 * seed)
     assert flbench(monkeypatch, "report") == 0

@@ -85,22 +85,26 @@ class Published:
 
 
 def compare(runs: Iterable[Run], *, widest: float = WIDEST, everything: bool = False) -> Published | None:
-    """Compare runs with the published numbers of their data sets and models, or with all if ``everything``.
+    """Compare runs with all published numbers of each data set and model that has a run at the settings of one.
+
+    Args:
+        runs: what was requested.
+        widest: percentage points that an interval which shows agreement may reach to either side.
+        everything: whether to compare with all published numbers.
 
     Returns:
-        None where nothing was published for any data set and model among the runs, unless ``everything``.
+        None where no run has the settings of a published number, unless ``everything``.
     """
-    runs = list(runs)
-    places = {(run.training.dataset.name, run.training.model.name) for run in runs}
-    rows = [row for row in published_rows() if everything or row.configuration.place in places]
-    if not rows:
-        return None
     # Of each configuration those with default settings first, then as the leaderboard's.
     cells: dict[Configuration, list[Cell | None]] = {}
     for members in grouped(runs, lambda run: (run.training.dataset.label(), run.training.model.label())):
         for cell in sorted(cells_of(members, "acc"), key=_settings):
             if (configuration := configuration_of(cell.training)) is not None:
                 cells.setdefault(configuration, []).append(cell)
+    places = {row.configuration.place for row in published_rows() if row.configuration in cells}
+    rows = [row for row in published_rows() if everything or row.configuration.place in places]
+    if not rows:
+        return None
     spreads = _spreads(cells)
     comparisons = [
         Comparison(row, cell, judge(row, cell, spreads.get(_level(row.configuration, row.rounds)), widest))

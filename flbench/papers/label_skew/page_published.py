@@ -72,6 +72,8 @@ def place_blocks(published: Published, place: tuple[str, str], heading: Heading)
     """Return the numbers of one data set and model, remarks on them, and the order of the methods, if there are any."""
     everything = [one for one in published.comparisons if one.row.configuration.place == place]
     shown = [one for one in everything if published.everything or one.cell is not None]
+    if not shown:
+        return []
     blocks: list[Block] = [heading]
     total, listed = (len({id(one.row) for one in some}) for some in (everything, shown))
     if listed < total:
@@ -81,8 +83,6 @@ def place_blocks(published: Published, place: tuple[str, str], heading: Heading)
                 "`flbench report --published` lists them."
             )
         )
-    if not shown:
-        return blocks if listed < total else []
     settings = [name for name in _SETTINGS if len({getattr(one.row.configuration, name) for one in shown}) > 1]
     shared = {name: getattr(shown[0].row.configuration, name) for name in _SETTINGS if name not in settings}
     everywhere = ", ".join(

@@ -21,7 +21,7 @@ from flbench.report.supplement import Place, Supplement
 class LabelSkewSupplement(Supplement):
     """The comparison with the label-skew paper."""
 
-    published: Published | None  # None where it has no numbers for the data sets and models of the runs
+    published: Published | None  # None where no run has the settings of one of its numbers
     why: tuple[Synthesis, ...] | None  # one a section; None if not requested
 
     @property
