@@ -25,7 +25,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from functools import cache, cached_property
 from importlib.metadata import entry_points
 from pathlib import Path, PurePath
@@ -173,6 +173,11 @@ class Registry(Generic[C]):
     def has_plugins(self) -> bool:
         """Whether another package has added components."""
         return bool(self.classes and self._sources)
+
+    @property
+    def plugin_packages(self) -> Set[str]:
+        """The other packages, and the modules of plug-in files, of which components were loaded."""
+        return self._sources.keys()
 
     def source(self, name: str) -> str:
         """Return the source code behind a component of another package, as ``package=hash``; empty for our own."""
@@ -366,3 +371,18 @@ def plugin_mistake(error: Exception) -> str | None:
         if hasattr(cls, hook):
             return f"{hook_at(cls, hook, registry.kind, error)} raised {reason(error)}"
     return None
+
+
+def plugin_place(error: Exception) -> str | None:
+    """Return ``FILE:LINE``, the last line of another package's code that led to an error; None if none did.
+
+    Unlike ``plugin_mistake`` it finds the ``forward`` of a layer, which is no component.
+    It reads no local variables of the frames: Python keeps what it hands out, and with it a failed run's tensors.
+    """
+    packages = {package for registry in (*REGISTRIES, TRACKERS) for package in registry.plugin_packages}
+    places = [
+        f"{frame.f_code.co_filename}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in packages
+    ]
+    return places[-1] if places else None

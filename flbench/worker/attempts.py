@@ -12,6 +12,7 @@ from typing import Literal
 
 from flbench.errors import UserError, out_of_memory
 from flbench.execution_types import Outcome
+from flbench.registry import plugin_place
 from flbench.store import CANCELLED, Attempt, CancelMark, StopCheck
 from flbench.store.secrets import redact
 from flbench.worker.engine import Engine
@@ -76,8 +77,9 @@ def _end(attempt: Attempt, end: Outcome | Exception, options: Options, stopped_a
         # workers here nor in another job.
         has_all_memory = options.neighbours == 1 and not (kind == "oom" and options.memory == "usual")
         final = kind == "disk_full" or (kind in MEMORY and has_all_memory)
-        message = traceback.format_exception_only(end)[-1].strip().partition("\n")[0][:300]  # the log has the traceback
-        attempt.end(kind, message, user_fixable=final)
+        message = traceback.format_exception_only(end)[-1].strip().partition("\n")[0]  # the log has the traceback
+        place = plugin_place(end)
+        attempt.end(kind, (f"{place}: {message}" if place else message)[:300], user_fixable=final)
         return kind
     if end.status == "stopped" and CancelMark(attempt.path).is_set():
         message = "by `flbench cancel`; the next `flbench sweep` continues it"

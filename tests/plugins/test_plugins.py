@@ -342,3 +342,24 @@ def test_a_mistake_in_a_component_of_a_file_is_one_message(
     done = flbench(tmp_path / "site", "--plugin", str(plugin), "run", chosen, "--store", str(tmp_path / "runs"))
     assert (done.returncode, done.stderr) == (2, f"error: {plugin}:{problem}\n")
     assert not (tmp_path / "runs").exists()
+
+
+def test_an_error_in_a_layer_of_a_file_fails_the_run_and_names_the_line(tmp_path: Path) -> None:
+    plugin, store = tmp_path / "mine.py", tmp_path / "runs"
+    plugin.write_text(
+        f"{HEAD}from torch import nn\n\n"
+        "class Layer(nn.Module):\n"
+        "    def forward(self, x_B):\n"
+        "        return x_B * [][0]\n\n"
+        '@NORMS.register("mine")\n'
+        "@dataclass(frozen=True)\n"
+        "class Mine(Norm):\n"
+        "    def layer(self, site): return Layer()\n"
+    )
+    small = ["norm=mine", "partition=iid", "rounds=1", "model={name: mlp, widths: [8]}", "--store", str(store)]
+    done = flbench(tmp_path / "site", "--plugin", str(plugin), "run", *small)
+    assert done.returncode == 1
+    said = " ".join((done.stdout + done.stderr).split())
+    assert f"error: {plugin}:10: IndexError: list index out of range (log: {store}" in said
+    (log,) = store.rglob("log.txt")
+    assert "Traceback" in log.read_text()
