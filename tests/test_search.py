@@ -128,16 +128,16 @@ def test_one_worker_trains_the_kept_settings_to_the_end(store: Store, sweep: Swe
         assert (attempt.path / "began").read_text() == str((0, 2, 6)[attempt.number - 1])
 
 
-def finish(store: Store, sweep: Sweep) -> None:
-    """Execute the sweep as ``flbench sweep --backend inline`` does."""
+def finish(store: Store, sweep: Sweep) -> tuple[int, int]:
+    """Execute the sweep as ``flbench sweep --backend inline`` does; return how many runs are done and dropped."""
     plan = "/".join(write_plan(store, sweep).parts[-2:])
 
     def launcher() -> InlineLauncher:
         return InlineLauncher(store, plan, sweep.experiments, Options(), load=lambda _: OneByOne(train))
 
     outcome = Orchestrator(store, plan, sweep.experiments, launcher).run()
-    assert (outcome.exit_code, outcome.progress.done, outcome.progress.dropped) == (0, 10, 10)
-    assert outcome.progress.share == 1
+    assert (outcome.exit_code, outcome.progress.share) == (0, 1)
+    return outcome.progress.done, outcome.progress.dropped
 
 
 @pytest.mark.parametrize("case", range(3))
@@ -159,7 +159,7 @@ def test_results_from_before_the_search_change_no_choice(store: Store, sweep: Sw
     best_at_the_end = [run for run in sweep.experiments if (run.norm.name, run.lr) == ("none", 0.001)]  # type: ignore[attr-defined]
     plan = Plan.of(best_at_the_end)
     assert work(store, plan, Lease.here(), Options(), should_stop=lambda: False, load=lambda _: OneByOne(train)) == 2
-    finish(store, sweep)
+    assert finish(store, sweep) == (10, 10)
     assert reached(store, sweep) == {
         setting: [20 if setting == ("none", 0.001) else rounds] * 2 for setting, rounds in REACHED.items()
     }
@@ -172,7 +172,7 @@ def report(store: Store, sweep: Sweep) -> dict[str, Any]:
 
 
 def test_the_report_shows_what_was_dropped_and_the_budget_of_every_row(store: Store, sweep: Sweep) -> None:
-    finish(store, sweep)
+    assert finish(store, sweep) == (10, 10)
     (part,) = parts_of(StoreSource(store), [sweep])
     board = build([part])
     found = to_json(board)
@@ -187,10 +187,24 @@ def test_the_report_shows_what_was_dropped_and_the_budget_of_every_row(store: St
     ]
     text = unfolded_of(board)
     assert "dropped at round 6" in text
-    assert "over all settings and seeds: 100 to 108 rounds (more where settings tie at a rung)." in text
+    assert "seeds: 100 to 108 rounds, the same for all rows of a column but where settings tie at a rung." in text
     frame = tidy(part.collection.runs)
     assert sorted(frame[frame.state == "dropped"].dropped) == [2] * 4 + [6] * 6
     assert frame[frame.state == "dropped"].reached.tolist() == frame[frame.state == "dropped"].dropped.tolist()
+
+
+def test_columns_with_more_seeds_have_a_larger_budget(store: Store, tmp_path: Path) -> None:
+    grids = """grids:
+  - axes: {lr: [0.001, 0.01, 0.1, 0.5, 1]}
+  - {axes: {lr: [0.001, 0.01, 0.1, 0.5, 1], partition: ["classes:1"]}, seeds: [0, 1, 2]}
+"""
+    axes = "axes: {norm: [none, ln], lr: [0.001, 0.01, 0.1, 0.5, 1]}\n"
+    (tmp_path / "columns.yaml").write_text(SWEEP.replace(axes, grids))
+    sweep = load_sweep(tmp_path / "columns.yaml")
+    finish(store, sweep)
+    each = 2 * 2 + 6 + 2 * 20
+    text = unfolded_of(build(parts_of(StoreSource(store), [sweep])))
+    assert f"over all settings and seeds: {2 * each} to {3 * each} rounds, the same for all rows of a column." in text
 
 
 @pytest.mark.parametrize("diverging", [[0.5], [0.1, 0.5]])

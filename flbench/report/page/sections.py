@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flbench.choices import SelectBy
@@ -168,15 +169,25 @@ def _edge_text(section: Section) -> str:
 
 def _search_text(section: Section, search: Halving) -> str:
     """Return how settings were dropped, and the budget of the rows."""
-    budgets = {costs.budget or 0 for details in section.details for costs in details.costs.values()}
-    least, most = min(budgets), max(budgets)
-    given = f"{most:,} rounds" if least == most else f"{least:,} to {most:,} rounds (more where settings tie at a rung)"
     rungs = "; ".join(f"{', '.join(map(str, early))} of {last}" for *early, last in search.rungs)
     return (
         f"**Search:** after {rungs} rounds the best {search.keep} of the settings of a row and "
         f"column by their mean `{search.metric}` went on, and the others were dropped. Budget of every row in a "
-        f"column, over all settings and seeds: {given}.{_lost_text(section)}"
+        f"column, over all settings and seeds: {_budget_text(section)}.{_lost_text(section)}"
     )
+
+
+def _budget_text(section: Section) -> str:
+    """Return the rounds that the rows got; those of one column differ only where settings tied."""
+    of_column: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+    for table, details in enumerate(section.details):
+        for (_, column), costs in details.costs.items():
+            of_column[table, column].add(costs.budget or 0)
+    budgets = set[int]().union(*of_column.values())
+    if len(budgets) == 1:
+        return f"{budgets.pop():,} rounds"
+    but = " but where settings tie at a rung" if any(len(of_rows) > 1 for of_rows in of_column.values()) else ""
+    return f"{min(budgets):,} to {max(budgets):,} rounds, the same for all rows of a column{but}"
 
 
 def _lost_text(section: Section) -> str:
