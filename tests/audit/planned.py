@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -141,7 +142,7 @@ def comparisons(sweep: str) -> tuple[Comparison, ...]:
     """Return the planned comparisons of a sweep in each column, corrected for all that have a test."""
     planned = [(plan, column, gain) for plan in PLANNED[sweep] for column, gain in _gains(sweep, plan).items()]
     tested = [gain for _, _, gain in planned if len(gain) >= FEWEST]
-    results = iter(judge(np.array(tested)) if tested else [])
+    results = iter(judge(tested))
     found = [
         next(results) if len(gain) >= FEWEST else Judged(100 * gain.mean(), np.nan, np.nan, "open")
         for _, _, gain in planned
@@ -157,22 +158,22 @@ def comparisons(sweep: str) -> tuple[Comparison, ...]:
     )
 
 
-def judge(gains: np.ndarray) -> list[Judged]:
-    """Return what gains (comparisons x seeds) show, corrected for their number."""
-    test = stats.ttest_1samp(gains, 0, axis=1)
-    low, high = test.confidence_interval(1 - LEVEL)
+def judge(gains: Sequence[np.ndarray]) -> list[Judged]:
+    """Return what gains show, one array of seeds a comparison, corrected for their number."""
+    tests = [stats.ttest_1samp(gain, 0) for gain in gains]
     # Two one-sided tests (Schuirmann 1987): both must show that the mean is within the margin.
-    above = stats.ttest_1samp(gains, -MARGIN, axis=1, alternative="greater").pvalue
-    below = stats.ttest_1samp(gains, MARGIN, axis=1, alternative="less").pvalue
-    different, equivalent = (holm(pd.Series(p)) for p in (test.pvalue, np.maximum(above, below)))
+    above = [stats.ttest_1samp(gain, -MARGIN, alternative="greater").pvalue for gain in gains]
+    below = [stats.ttest_1samp(gain, MARGIN, alternative="less").pvalue for gain in gains]
+    different = holm(pd.Series([test.pvalue for test in tests], dtype=float))
+    equivalent = holm(pd.Series(np.maximum(above, below), dtype=float))
     return [
         Judged(
             100 * gain.mean(),
-            50 * (high - low)[i],
+            50 * np.ptp(test.confidence_interval(1 - LEVEL)),
             different[i],
             _verdict(gain.mean(), different[i] < LEVEL, equivalent[i] < LEVEL),
         )
-        for i, gain in enumerate(gains)
+        for i, (gain, test) in enumerate(zip(gains, tests, strict=True))
     ]
 
 

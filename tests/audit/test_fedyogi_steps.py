@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -29,7 +28,7 @@ def test_one_and_two_steps_end_where_ten_do() -> None:
         of = accuracies(dataset)
         assert len(of) == 10
         found = pages.planned(pages.section(pages.details("fedyogi-steps"), f"{dataset}, mlp(widths=[64, 64])"))
-        for steps, one in zip((1, 2), judge(np.array([of[steps] - of[10] for steps in (1, 2)])), strict=True):
+        for steps, one in zip((1, 2), judge([of[steps] - of[10] for steps in (1, 2)]), strict=True):
             numbers, verdict, *_ = found[f"E {steps} against 10", "accuracy"].split("<br>")
             # Means of multiples of 0.01 % may lie between two rounded numbers.
             expected = pytest.approx([one.mean, one.half_width], rel=0, abs=0.005 + 1e-9)

@@ -17,6 +17,9 @@ from tests.audit.tables import values
 NORMS = {"scale": "constant", "fn": "feature norm", "ln": "layer norm"}
 STEPS = (1, 2, 5, 10, 20, 50)
 
+#: The convolutional network on Fashion-MNIST.
+LENET = "fashion_mnist_lenet"
+
 #: CIFAR-10 with a learning rate of its own for each row.
 TUNED = "cifar10_tuned"
 
@@ -122,8 +125,8 @@ def test_where_a_normalization_gains_on_fashion_mnist() -> None:
 
 @pytest.mark.slow
 def test_what_lenet_shows_with_iid_data() -> None:
-    said, at = text("Fashion-MNIST: scale or geometry"), values(("fashion_mnist_lenet", ("iid",)))
-    changes = gains("fashion_mnist_lenet", "none", column=("iid",))
+    said, at = text("Fashion-MNIST: scale or geometry"), values((LENET, ("iid",)))
+    changes = gains(LENET, "none", column=("iid",))
     assert [one.value for one in changes] == ["scale", "fn", "ln", "gn"]
     assert {one.verdict for one in changes} == {WITHIN}
     means = [one.mean for one in changes]
@@ -133,36 +136,38 @@ def test_what_lenet_shows_with_iid_data() -> None:
 
 
 @pytest.mark.slow
-def test_what_lenet_shows_with_one_class() -> None:
-    said, at = text("Fashion-MNIST: scale or geometry"), values(("fashion_mnist_lenet", ("classes:1",)))
+@pytest.mark.parametrize("partition", ["classes:1", "classes:2"])
+def test_where_lenet_ends_and_what_it_gains_over_the_constant(partition: str) -> None:
+    said, at = text("Fashion-MNIST: scale or geometry"), values((LENET, (partition,)))
     ends = [at["mean"]["fedavg", norm, "linear"] for norm in ("none", "scale", "fn", "ln", "gn")]
     assert (
         "FedAvg ends at {:.1f} % without a normalization, {:.1f} % with the constant, {:.1f} % with feature, "
         "{:.1f} % with layer and {:.1f} % with group normalization."
     ).format(*ends) in said
-    planned = comparisons("fashion_mnist_lenet")
+    over_constant = [one.text for one in gains(LENET, "scale", column=(partition,))]
+    assert "gain {}, {} and {} points".format(*over_constant) in said
+
+
+@pytest.mark.slow
+def test_no_gain_of_lenet_with_few_classes_is_shown() -> None:
+    said, planned = text("Fashion-MNIST: scale or geometry"), comparisons(LENET)
+    assert {one.column for one in planned} == {("classes:1",), ("classes:2",), ("iid",), ()}
     assert {one.verdict for one in planned if one.column != ("iid",)} == {"open"}
-    over_none, over_constant, of_mlp = (
-        gains(sweep, against, column=("classes:1",))
-        for sweep, against in (
-            ("fashion_mnist_lenet", "none"),
-            ("fashion_mnist_lenet", "scale"),
-            ("skew_fashion_mnist", "scale"),
-        )
-    )
-    assert all(one.mean > one.half_width for one in over_none)
+    one_class, two_classes = (gains(LENET, "none", column=(f"classes:{k}",)) for k in (1, 2))
+    assert all(one.mean > one.half_width for one in one_class)
     assert (
         "These gains are {}, {}, {} and {} points, and each interval excludes zero, but none is shown after the "
         f"correction for {len(planned)} comparisons."
-    ).format(*(one.text for one in over_none)) in said
-    assert "gain {}, {} and {} points".format(*(one.text for one in over_constant)) in said
+    ).format(*(one.text for one in one_class)) in said
+    assert "These gains are {}, {}, {} and {} points (all open)".format(*(one.text for one in two_classes)) in said
+    of_mlp = gains("skew_fashion_mnist", "scale", column=("classes:1",))
     assert "in the MLP it was {}, {} and {}.".format(*(one.text for one in of_mlp)) in said
 
 
 @pytest.mark.slow
 def test_the_learning_rate_of_lenet_that_was_best_early_failed_later() -> None:
     """Without a normalization and with iid data; a seed that ends at the accuracy of guessing is lost, too."""
-    done = exported("fashion_mnist_lenet", "experiment", "result", "metrics")
+    done = exported(LENET, "experiment", "result", "metrics")
     seeds = []
     for experiment, result, metrics in longest(done).to_numpy():
         if (label(experiment["norm"]), label(experiment["partition"])) == ("none", "iid") and result["rounds"] > 300:
@@ -175,6 +180,19 @@ def test_the_learning_rate_of_lenet_that_was_best_early_failed_later() -> None:
     assert "that was 0.32, at which three of five seeds were lost after round 600" in text(
         "Fashion-MNIST: scale or geometry"
     )
+
+
+@pytest.mark.slow
+def test_the_learning_rate_that_was_added_to_lenet_with_two_classes() -> None:
+    best = chosen(LENET).query("partition == 'classes:2'").groupby("norm").lr.first()
+    rates = sorted(federated(LENET).query("partition == 'iid'").lr.unique())
+    assert best["scale"] == rates[0] == best.min() and best.drop("scale").min() > rates[0]
+    added = federated(LENET).query("lr < @rates[0]")
+    assert set(added.partition) == {"classes:2"} and added.value.isna().all(), "dropped"
+    assert (
+        f"With two classes the constant was best at {rates[0]:g}, the lowest rate, so {added.lr.unique().item():.2g} "
+        "was added there in every row; all dropped it at round 100."
+    ) in text("Fashion-MNIST: scale or geometry")
 
 
 @pytest.mark.slow
@@ -407,8 +425,8 @@ def test_how_heads_of_unit_rows_differ_from_normalizations() -> None:
 @pytest.mark.slow
 def test_the_first_report_of_lenet() -> None:
     """Five comparisons with one class: those of group normalization and of iid data came later."""
-    runs = federated("fashion_mnist_lenet")
-    best = chosen("fashion_mnist_lenet").query("partition == 'classes:1'")
+    runs = federated(LENET).query("partition == 'classes:1'")
+    best = chosen(LENET).query("partition == 'classes:1'")
     of_seed = best.pivot(index="seed", columns="norm", values="value")
     pairs = [("scale", "none"), ("fn", "none"), ("ln", "none"), ("fn", "scale"), ("ln", "scale")]
     p = holm(pd.Series({pair: stats.ttest_1samp(of_seed[pair[0]] - of_seed[pair[1]], 0).pvalue for pair in pairs}))
