@@ -49,6 +49,11 @@ MODELS = {
 #: Norms over the batch or over few elements. On tiny activations they divide by next to nothing, which makes gradients
 #: of 100, in which rounding grows: a gentle rate is due.
 STEEP = {"bn", "bn-static", "bn-last", "silobn", "fixbn", "gn", "gn-static"}
+#: Cases in which the cosine of features is rounding: of single pixels this norm leaves features of 1e-16, and a sample
+#: that no unit of the third layer responds to has features of 0, whose gradient is 1e8 as soon as a norm has a bias.
+UNDIRECTED = {("fedaws", "in", "toy-resnet18"), ("fedaws", "fbn", "toy-cnn")}
+#: Rates of methods that divide by next to nothing: FedDecorr by the deviation of a dead feature over a batch.
+RATES = {"feddecorr": 1e-3}
 
 
 def every_combination() -> list[ParameterSet]:
@@ -65,8 +70,8 @@ def every_combination() -> list[ParameterSet]:
         in_full = model in REGISTERED_MODELS.classes and model != "mlp"
         if in_full and (method not in ("fedavg", "scaffold") or norm not in NORM_NAMES):
             continue
-        if (method, norm, model) == ("fedaws", "in", "toy-resnet18"):
-            continue  # of single pixels it leaves features of 1e-16, whose cosine is rounding
+        if (method, norm, model) in UNDIRECTED:
+            continue
         if (norm, model) == ("ws", "toy-resnet18"):
             continue  # every layer multiplies activations by the root of its fan-in: the loss is 200,000
         fast = method == "fedavg" or (model == "mlp" and norm in ("none", "bn"))
@@ -84,7 +89,7 @@ def run(method: str, rounds: int = 2, **kwargs: Any) -> tuple[dict[str, Tensor],
 @pytest.mark.parametrize(("method", "norm", "model"), every_combination())
 def test_loop_and_stacked_agree(method: str, norm: str, model: str) -> None:
     settings: dict[str, Any] = {"model": model, "norm": norm, "image": MODELS[model]}
-    settings["sgd"] = Sgd(1e-2 if norm in STEEP else 0.1, momentum=0.5)
+    settings["sgd"] = Sgd(RATES.get(method, 1e-2 if norm in STEEP else 0.1), momentum=0.5)
     if model != "mlp":
         settings |= {
             "sgd": Sgd(1e-5 if norm in STEEP or method == "fedaws" else 1e-2, momentum=0.5),
@@ -99,7 +104,10 @@ def test_loop_and_stacked_agree(method: str, norm: str, model: str) -> None:
 def agree(method: str, settings: dict[str, Any]) -> None:
     loop, loop_record = run(method, executor="loop", **settings)
     stacked, stacked_record = run(method, executor="stacked", **settings)
-    assert largest_difference(loop, stacked) < 1e-10
+    # SCAFFOLD's control variates are differences of weights divided by the rate, which reach 100.
+    units = {name: leaf.abs().max().clamp_min(1) for name, leaf in loop.items()}
+    in_units = ({name: leaf / units[name] for name, leaf in tree.items()} for tree in (loop, stacked))
+    assert largest_difference(*in_units) < 1e-10
     for key in ("loss", "train_loss"):
         assert loop_record.pop(key) == pytest.approx(stacked_record.pop(key), abs=1e-10)
     assert loop_record == stacked_record
