@@ -138,9 +138,14 @@ PLANNED = {
 
 
 @cache
-def comparisons(sweep: str) -> tuple[Comparison, ...]:
-    """Return the planned comparisons of a sweep in each column, corrected for all that have a test."""
-    planned = [(plan, column, gain) for plan in PLANNED[sweep] for column, gain in _gains(sweep, plan).items()]
+def comparisons(sweep: str, without: Place | None = None) -> tuple[Comparison, ...]:
+    """Return the planned comparisons of a sweep in each column, or each but one, corrected for all that have a test."""
+    planned = [
+        (plan, column, gain)
+        for plan in PLANNED[sweep]
+        for column, gain in _gains(sweep, plan).items()
+        if column != without
+    ]
     tested = [gain for _, _, gain in planned if len(gain) >= FEWEST]
     results = iter(judge(tested))
     found = [

@@ -140,13 +140,14 @@ def _against_constants() -> str:
 
 
 def _in_a_convolutional_network() -> str:
-    """Return what is shown in LeNet with one class and with two."""
-    partitions = ("classes:1", "classes:2")
+    """Return what is shown in LeNet with label skew."""
+    partitions = ("classes:1", "classes:2", "dirichlet:0.1")
     of = [one for at in partitions for one in gains("fashion_mnist_lenet", "none", column=(at,))]
     assert {one.verdict for one in of} == {"open"}
     seeds = federated("fashion_mnist_lenet").groupby("partition").seed.nunique()
-    one_class, two_classes = (WORDS[seeds[partition]] for partition in partitions)
-    return f"In LeNet all gains with one class ({one_class} seeds) and with two ({two_classes}) are open."
+    one_class, *others = (WORDS[seeds[partition]] for partition in partitions)
+    (of_others,) = set(others)
+    return f"In LeNet all gains with one class ({one_class} seeds), two and Dirichlet(0.1) ({of_others}) are open."
 
 
 def _fedyogi() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
@@ -128,15 +129,23 @@ def test_what_lenet_shows_with_iid_data() -> None:
     said, at = text("Fashion-MNIST: scale or geometry"), values((LENET, ("iid",)))
     changes = gains(LENET, "none", column=("iid",))
     assert [one.value for one in changes] == ["scale", "fn", "ln", "gn"]
-    assert {one.verdict for one in changes} == {WITHIN}
-    means = [one.mean for one in changes]
+    assert [one.verdict for one in changes] == ["open", WITHIN, WITHIN, WITHIN]
+    constant, *others = changes
+    means = [one.mean for one in others]
     end = at["mean"]["fedavg", "none", "linear"]
-    assert f"FedAvg ends at {end:.1f} % without a normalization; the constant" in said
-    assert f"change this by {min(means):.1f} to {max(means):.1f} points" in said
+    assert f"FedAvg ends at {end:.1f} % without a normalization; feature, layer and group normalization" in said
+    assert f"change this by {min(means):.1f} to {max(means):.1f} points, each shown" in said
+    of_fewer = comparisons(LENET, without=("dirichlet:0.1",))
+    (before,) = (one for one in of_fewer if (one.title, one.column) == (constant.title, ("iid",)))
+    assert before.verdict == WITHIN and len(comparisons(LENET)) - len(of_fewer) == 7
+    assert (
+        f"The constant changes it by {constant.text} points, which was shown to be less than one point before "
+        "Dirichlet(0.1) added seven comparisons to the correction, and is open now."
+    ) in said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partition", ["classes:1", "classes:2"])
+@pytest.mark.parametrize("partition", ["classes:1", "classes:2", "dirichlet:0.1"])
 def test_where_lenet_ends_and_what_it_gains_over_the_constant(partition: str) -> None:
     said, at = text("Fashion-MNIST: scale or geometry"), values((LENET, (partition,)))
     ends = [at["mean"]["fedavg", norm, "linear"] for norm in ("none", "scale", "fn", "ln", "gn")]
@@ -149,19 +158,34 @@ def test_where_lenet_ends_and_what_it_gains_over_the_constant(partition: str) ->
 
 
 @pytest.mark.slow
-def test_no_gain_of_lenet_with_few_classes_is_shown() -> None:
+def test_no_gain_of_lenet_with_label_skew_is_shown() -> None:
     said, planned = text("Fashion-MNIST: scale or geometry"), comparisons(LENET)
-    assert {one.column for one in planned} == {("classes:1",), ("classes:2",), ("iid",), ()}
+    assert {one.column for one in planned} == {("classes:1",), ("classes:2",), ("dirichlet:0.1",), ("iid",), ()}
     assert {one.verdict for one in planned if one.column != ("iid",)} == {"open"}
-    one_class, two_classes = (gains(LENET, "none", column=(f"classes:{k}",)) for k in (1, 2))
+    one_class, *others = (gains(LENET, "none", column=(of,)) for of in ("classes:1", "classes:2", "dirichlet:0.1"))
     assert all(one.mean > one.half_width for one in one_class)
     assert (
         "These gains are {}, {}, {} and {} points, and each interval excludes zero, but none is shown after the "
         f"correction for {len(planned)} comparisons."
     ).format(*(one.text for one in one_class)) in said
-    assert "These gains are {}, {}, {} and {} points (all open)".format(*(one.text for one in two_classes)) in said
+    for of_partition in others:
+        assert "These gains are {}, {}, {} and {} points (all open)".format(*(one.text for one in of_partition)) in said
     of_mlp = gains("skew_fashion_mnist", "scale", column=("classes:1",))
     assert "in the MLP it was {}, {} and {}.".format(*(one.text for one in of_mlp)) in said
+
+
+@pytest.mark.slow
+def test_how_seeds_of_lenet_differ_with_dirichlet() -> None:
+    best = chosen(LENET).query("partition == 'dirichlet:0.1'")
+    of_seed = 100 * best.pivot(index="seed", columns="norm", values="value")
+    change = of_seed["gn"] - of_seed["none"]
+    assert (
+        f"Here seeds differ more: without a normalization they end at {of_seed['none'].min():.1f} to "
+        f"{of_seed['none'].max():.1f} %, and group normalization changes that by {change.min():.1f} to "
+        f"{change.max():.1f} points."
+    ) in text("Fashion-MNIST: scale or geometry")
+    others = chosen(LENET).query("partition != 'dirichlet:0.1' and norm == 'none'").groupby("partition").value
+    assert np.ptp(of_seed["none"]) > 100 * (others.max() - others.min()).max()
 
 
 @pytest.mark.slow
@@ -183,15 +207,15 @@ def test_the_learning_rate_of_lenet_that_was_best_early_failed_later() -> None:
 
 
 @pytest.mark.slow
-def test_the_learning_rate_that_was_added_to_lenet_with_two_classes() -> None:
+def test_the_learning_rate_that_was_added_to_lenet() -> None:
     best = chosen(LENET).query("partition == 'classes:2'").groupby("norm").lr.first()
     rates = sorted(federated(LENET).query("partition == 'iid'").lr.unique())
     assert best["scale"] == rates[0] == best.min() and best.drop("scale").min() > rates[0]
     added = federated(LENET).query("lr < @rates[0]")
-    assert set(added.partition) == {"classes:2"} and added.value.isna().all(), "dropped"
+    assert set(added.partition) == {"classes:2", "dirichlet:0.1"} and added.value.isna().all(), "dropped"
     assert (
         f"With two classes the constant was best at {rates[0]:g}, the lowest rate, so {added.lr.unique().item():.2g} "
-        "was added there in every row; all dropped it at round 100."
+        "was added in every row there and with Dirichlet(0.1); all dropped it at round 100."
     ) in text("Fashion-MNIST: scale or geometry")
 
 
