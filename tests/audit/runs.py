@@ -96,10 +96,21 @@ def runs(sweep: str) -> pd.DataFrame:
         known = result["status"] == "done" and steps >= SEARCHED.get(sweep, 0)
         value = np.mean([_accuracy(record) for record in records]) if known else np.nan
         held_out = np.mean([record["val_acc"] for record in records]) if known and sweep in TAIL else value
-        place = {name: experiment.get(name) for name in SETTINGS} | {"E": experiment["local_steps"]}
-        place |= {name: label(experiment.get(name)) for name in COMPONENTS}
-        found.append({**place, "value": value, "score": held_out})
+        found.append({**_place(experiment), "value": value, "score": held_out})
     return pd.DataFrame(found)
+
+
+def _place(experiment: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run."""
+    place = {name: experiment.get(name) for name in SETTINGS} | {"E": experiment["local_steps"]}
+    return place | {name: label(experiment.get(name)) for name in COMPONENTS}
+
+
+def recorded(sweep: str) -> pd.DataFrame:
+    """Return the settings of each run with its ``records``, one of each evaluation."""
+    found = longest(exported(sweep, "experiment", "result", "metrics"))
+    records = [[json.loads(line) for line in metrics.splitlines()] for metrics in found.metrics]
+    return pd.DataFrame([_place(experiment) for experiment in found.experiment]).assign(records=records)
 
 
 def longest(frame: pd.DataFrame) -> pd.DataFrame:

@@ -97,11 +97,19 @@ def test_the_sentences_of_why(of: pd.DataFrame) -> None:
     fast, fitted = ratio[(ratio.lr >= 0.1) & ~is_fitted], ratio[is_fitted]
     others = ratio.at_one[~is_fitted]
     assert f"{others.sum()} of {len(others)} are shown to end within a factor of 2 of 1" in text
-    assert f"at rates of 0.1 and more {fast.at_one.sum()} of {len(fast)}." in text
+    began = ratio.start.between(0.5, 2) & ratio.at_one & ~is_fitted
+    nearer = cells.nearer.reset_index(drop=True)[~is_fitted]
+    assert (
+        f"within a factor of 2 of 1 ({began.sum()} of these began there), at rates of 0.1 and more "
+        f"{fast.at_one.sum()} of {len(fast)}; {counted(nearer)} are shown to come nearer to 1."
+    ) in text
     tried = of.drop_duplicates(CELL)
     missing, large = len(tried) - len(ratio), (tried.lr >= 1).sum()
     failing = large - (ratio.lr >= 1).sum()
-    assert f"not judged ({failing} of {large}, of all {len(tried)} cells {missing})" in text
+    assert (
+        f"{failing} of {large} cells do not work and are not judged; of all {len(tried)} cells {missing} are not"
+        in text
+    )
     falls = fast["last"] < 0.8 * fast.halfway
     assert (
         f"from round 50 to 100 the mean falls by more than a fifth in {falls.sum()} of these {len(fast)} cells" in text
