@@ -112,7 +112,7 @@ def summary() -> str:
         f"{len(numbers)} published numbers: holds {counts['holds']}, does not hold {counts['does not hold']}, "
         f"inconclusive {undecided} (shorter {counts['shorter']}), not run {counts['not run']}. Outside "
         f"the {1 - LEVEL:.0%} interval that runs of full length predict: {outside} of {len(tested)} numbers "
-        f"({LEVEL * len(tested):.1f} expected by chance, {corrected} after Holm's correction)."
+        f"({LEVEL * len(tested):.1f} expected by chance); after Holm's correction {corrected} of them."
     ).replace("95%", "95 %")
 
 

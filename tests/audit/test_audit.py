@@ -75,7 +75,7 @@ def test_the_planned_comparisons_of_the_details(name: str, section: str, sweeps:
         assert verdict == f"<sub>{one.verdict}</sub>" and p in re.split("</?sub>|, ", tested), one
     for sweep in sweeps:
         count = sum(not np.isnan(one.p) for one in comparisons(sweep))
-        assert f"Holm's correction for all of this section that have a test ({count})" in page
+        assert f"Holm's correction over all of this section that have a test ({count})" in page
 
 
 def test_the_published_numbers_of_the_details() -> None:

@@ -63,7 +63,7 @@ def test_an_interaction_is_the_gain_in_one_column_minus_that_in_another() -> Non
     assert len(found) == 6 and all((one.cells, one.missing) == (1, 0) for one in found)
     text = markdown_of(board_of(VALUES, contrasts=(GAIN, INTERACTION)))
     assert "| comparison, classes:1 minus iid |" in text and "| ln against none | -1.00 ± 2.48" in text
-    assert "Holm's correction for all of this section that have a test (6)" in text
+    assert "Holm's correction over all of this section that have a test (6)" in text
 
 
 def test_interactions_pair_the_cells_of_one_method() -> None:

@@ -80,7 +80,7 @@ class Published:
         outside, corrected = (sum(p < LEVEL for p in some) for some in (p_values, holm(p_values)))
         return (
             f"Outside the 95 % interval that runs of full length predict: {outside} of {len(p_values)} numbers "
-            f"({LEVEL * len(p_values):.1f} expected by chance, {corrected} after Holm's correction)"
+            f"({LEVEL * len(p_values):.1f} expected by chance); after Holm's correction {corrected} of them"
         )
 
 

@@ -83,8 +83,8 @@ def _differences(details: Details) -> list[Block]:
             rows.append((*names, *contrasts))
     text = (
         f"Difference of the means{' in points' if METRICS[table.metric].percent else ''}, paired by seed, ± half-width "
-        "of its 95 % interval; p: paired t-test, corrected for the number of different cells in the column "
-        "(Holm); exploratory."
+        "of its 95 % interval; p: paired t-test, corrected for the different cells of this column alone (Holm); "
+        "exploratory: where a planned comparison is of the same cells, its verdict counts."
     )
     axes = _axes(details)
     return [Paragraph(text), Grid((*axes, *heads, "to the best"), tuple(rows), len(axes))]

@@ -106,25 +106,34 @@ def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str
             "**Planned comparisons** of the sweep files: differences of cells that differ in one field alone, paired "
             "by seed, on these test images, ± half-width of the 95 % interval over seeds; *a minus b*: the difference "
             f"with a minus that with b. More, less, equivalent (within {margins}): shown at {100 * LEVEL:g} % "
-            "by t-tests with Holm's correction over the comparisons of the section; open: neither."
+            "by t-tests with Holm's correction over the comparisons of the section; open: neither. "
+            f"[Names]({links['how-to-read-this']})."
         )
-    for answer in planned:
-        yield from _planned(answer, links)
+    for i, answer in enumerate(planned):
+        yield from _planned(answer, links, continues=i > 0 and planned[i - 1].section is answer.section)
     for supplement in board.supplements:
         yield from supplement.opening()
         if texts := list(_claim_texts(board, supplement.claims())):
+            yield Paragraph(
+                "Claims, in bold, with their verdicts on these runs (holds: in every setting; in part: in some; "
+                "inconclusive: not decided):"
+            )
             yield Items(tuple(texts))
     if board.chapters:
         yield Items(tuple(_chapter_text(chapter, links) for chapter in board.chapters))
 
 
-def _planned(answer: Answer, links: Mapping[str, str]) -> Iterator[Block]:
-    """Yield a table: the numbers of the columns of the page, and how many of all columns have which verdict."""
+def _planned(answer: Answer, links: Mapping[str, str], *, continues: bool) -> Iterator[Block]:
+    """Yield a table: the numbers of the columns of the page, and how many of all columns have which verdict.
+
+    ``continues``: it follows another table of the same section.
+    """
     section, some = answer.section, answer.planned
     metric = METRICS[section.layout.metric]
     unit = f"{metric.title} in points" if metric.percent else metric.title
     what = "differences of these gains between columns" if some[0].between else unit
-    yield Paragraph(f"[{literal(section.name)}]({links[place_page(section.place)]}), {what}:")
+    where = f"[{literal(section.name)}]({links[place_page(section.place)]}), "
+    yield Paragraph(f"{what[0].upper()}{what[1:]}:" if continues else f"{where}{what}:")
     names = dict.fromkeys(one.name for one in some)
     counts = {name: _counts(section, [one for one in some if one.name == name]) for name in names}
     has_more = len({one.column for one in some}) > len(answer.columns)

@@ -31,7 +31,7 @@ def planned_blocks(section: Section) -> Iterator[Block]:
         f"Named in the sweep file. Difference{' in points' if metric.percent else ''} of cells that differ in this "
         "field alone, paired by seed and averaged over the given number of pairs, ± half-width of its 95 % interval "
         f"over seeds, on these test images. **more**, **less**: p, of the paired t-test, is below {LEVEL:g} after "
-        f"Holm's correction for all of this section that have a test ({tested}).{close} **open**: neither is "
+        f"Holm's correction over all of this section that have a test ({tested}).{close} **open**: neither is "
         "shown. All other comparisons in this section are exploratory."
     )
     differences = [one for one in section.planned if not one.between]

@@ -17,6 +17,9 @@ def reading(board: Leaderboard) -> Iterator[Block]:
     confidence, level = f"{100 * CONFIDENCE:g} %", f"{100 * LEVEL:g} %"
     margins = margins_text(section.layout for section in board.sections)
     texts = [
+        "Names of methods, norms and heads are those of sweep files: `flbench show norm` says what each one is. `E`: "
+        "local steps a round; `classes:2`: two classes a client; `dirichlet:0.1`: uneven shares of classes; `iid`: no "
+        "skew.",
         f"± is the half-width of the {confidence} interval of the mean, for other seeds and other test images: "
         "Student's t over seeds, and for accuracies the binomial error of the test set, which all seeds share (of 355 "
         "images one is 0.28 points). Fewer than three seeds have none. `sd`: sample standard deviation over seeds "
@@ -30,6 +33,8 @@ def reading(board: Leaderboard) -> Iterator[Block]:
         "cells that are worse by that or more, at most 5 of 100 have the mark. A cell without it may be worse or "
         "undecided: the table of differences tells which. p-values there are corrected for the different cells of the "
         "column (Holm) and exploratory; planned comparisons have a table of their own.",
+        f"**Bold** in the tables of each data set: the best cell of the column and those with {TIED}; under *Values*: "
+        "shown to be better than the first row of the column.",
     ]
     if any(len(found.columns) > 1 and found.ranked > 1 for found in board.overall):
         texts.append(

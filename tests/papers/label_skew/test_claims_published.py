@@ -68,8 +68,8 @@ def test_every_published_number_of_a_configuration_has_its_own_verdict(tmp_path:
     assert found["14"].claim.evidence == "54.44 to 57.15"
     assert {one.claim.verdict for one in found.values()} == {"holds"}
     assert published(store, requests).tested == (
-        "Outside the 95 % interval that runs of full length predict: 0 of 3 numbers (0.2 expected by chance, 0 after "
-        "Holm's correction)"
+        "Outside the 95 % interval that runs of full length predict: 0 of 3 numbers (0.2 expected by chance); after "
+        "Holm's correction 0 of them"
     )  # 56.82 is in three tables
 
 
