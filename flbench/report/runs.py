@@ -114,6 +114,11 @@ class Run:
         return self.experiment
 
     @property
+    def at_last(self) -> Run:
+        """The run with the record of its last evaluation in place of a mean."""
+        return self if self.last is None else replace(self, record=self.last, averaged=1, last=None)
+
+    @property
     def cell(self) -> tuple[str, int]:
         """The cell id and the round, which all seeds of a cell share."""
         return self.experiment.cell_id, self.rounds

@@ -144,8 +144,8 @@ def _settings() -> list[str]:
         f"{_listed('skew', 'batch_size', 'val_fraction', 'clients', 'rounds')}; mean of the last {TAIL['skew']} "
         "evaluations; the best lr of each row and column, chosen on held-out training data.",
         f"cifar10, cnn (cifar10_one_step): "
-        f"{_listed('cifar10_one_step', 'batch_size', 'E', 'augment', 'clients', 'rounds')}; after the last round; lr "
-        f"{rate:g}.",
+        f"{_listed('cifar10_one_step', 'batch_size', 'E', 'augment', 'clients', 'rounds')}; mean of the last "
+        f"{TAIL['cifar10_one_step']} evaluations; lr {rate:g}.",
         *map(_searched, ("fashion_mnist_lenet", "skew_fashion_mnist")),
         f"Rows in the details alone: {left_out}.",
     ]

@@ -43,8 +43,8 @@ COLUMNS = {
     "cifar10_tuned": ["partition"],
 }
 
-#: Sweeps whose values are means of the last evaluations, and whose learning rates are chosen on held-out data; those of
-#: the others are the last accuracy on the test data.
+#: Sweeps whose values are means of the last evaluations; those of the others are the last accuracy on the test data.
+#: Learning rates are chosen on held-out data where there are any.
 TAIL = {
     "skew": 5,
     "skew_fashion_mnist": 5,
@@ -53,6 +53,7 @@ TAIL = {
     "scale_or_geometry": 5,
     "fedyogi_steps": 5,
     "cifar10_tuned": 5,
+    "cifar10_one_step": 5,
 }
 
 #: Sweeps with successive halving, and the local steps of whole runs; runs of fewer steps were dropped.
@@ -85,7 +86,10 @@ def exported(sweep: str, *columns: str) -> pd.DataFrame:
 
 @cache
 def runs(sweep: str) -> pd.DataFrame:
-    """Return each run's settings, its ``value`` (NaN if it diverged), and the ``score`` that ranks learning rates."""
+    """Return each run's settings, its ``value`` (NaN if it diverged), the ``last`` accuracy, and the ``score``.
+
+    The score ranks learning rates.
+    """
     if sweep in SECTIONS:
         whole, field, value = SECTIONS[sweep]
         return runs(whole)[lambda frame: frame[field] == value].reset_index(drop=True)
@@ -95,8 +99,10 @@ def runs(sweep: str) -> pd.DataFrame:
         steps = result["rounds"] * (experiment["local_steps"] or 0)
         known = result["status"] == "done" and steps >= SEARCHED.get(sweep, 0)
         value = np.mean([_accuracy(record) for record in records]) if known else np.nan
-        held_out = np.mean([record["val_acc"] for record in records]) if known and sweep in TAIL else value
-        found.append({**_place(experiment), "value": value, "score": held_out})
+        has_held_out = known and sweep in TAIL and experiment["val_fraction"]
+        score = np.mean([record["val_acc"] for record in records]) if has_held_out else value
+        last = _accuracy(records[-1]) if known else np.nan
+        found.append({**_place(experiment), "value": value, "last": last, "score": score})
     return pd.DataFrame(found)
 
 

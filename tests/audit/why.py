@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tests.audit.runs import exported, is_copy, label
+from tests.audit.runs import TAIL, exported, is_copy, label
 
 #: Sweeps whose files say ``tune: []``: nothing is chosen there.
 UNTUNED = {"cifar10", "rank_dose"}
@@ -42,7 +42,8 @@ def probed(sweep: str) -> pd.DataFrame:
         place |= {name: experiment[name] for name in ("lr", "seed")}
         place |= {"coefficient": experiment["method"].get("coefficient")}
         records = [json.loads(line) for line in metrics.splitlines()]
-        found.append(place | (_numbers(records[-1], records[0]) if result["status"] == "done" else {}))
+        tail = records[-TAIL.get(sweep, 1) :]
+        found.append(place | (_numbers(tail, records[0]) if result["status"] == "done" else {}))
     frame = pd.DataFrame(found).infer_objects()
     frame["growth"] = frame.length / frame.length_0
     frame["head_growth"] = frame["head"] / frame.head_0
@@ -59,10 +60,12 @@ def _known_to_all(experiments: pd.Series) -> list[str]:
     return sorted(known)
 
 
-def _numbers(last: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
-    """Return what the last record and the one before the first round have."""
+def _numbers(tail: list[dict[str, Any]], first: dict[str, Any]) -> dict[str, Any]:
+    """Return the mean accuracy of the last records, and what the last one and the one before the first round have."""
+    *_, last = tail
     assert first["round"] == 0 < last["round"]
-    numbers = {"acc": last["acc"], "personal": "acc_personal" in last, "classes": len(last["recall"])}
+    accuracy = np.mean([record["acc"] for record in tail])
+    numbers = {"acc": accuracy, "personal": "acc_personal" in last, "classes": len(last["recall"])}
     for record, suffix in ((last, ""), (first, "_0")):
         features, sharpness = (record["probes"].get(name, {}) for name in ("features", "sharpness"))
         numbers |= {name + suffix: features.get(as_recorded, np.nan) for name, as_recorded in FEATURES.items()}

@@ -87,6 +87,8 @@ class Published:
 def compare(runs: Iterable[Run], *, widest: float = WIDEST, everything: bool = False) -> Published | None:
     """Compare runs with all published numbers of each data set and model that has a run at the settings of one.
 
+    The paper's accuracies are those "in the last iteration", so means over evaluations are not compared with them.
+
     Args:
         runs: what was requested.
         widest: percentage points that an interval which shows agreement may reach to either side.
@@ -97,7 +99,8 @@ def compare(runs: Iterable[Run], *, widest: float = WIDEST, everything: bool = F
     """
     # Of each configuration those with default settings first, then as the leaderboard's.
     cells: dict[Configuration, list[Cell | None]] = {}
-    for members in grouped(runs, lambda run: (run.training.dataset.label(), run.training.model.label())):
+    last = [run.at_last for run in runs]
+    for members in grouped(last, lambda run: (run.training.dataset.label(), run.training.model.label())):
         for cell in sorted(cells_of(members, "acc"), key=_settings):
             if (configuration := configuration_of(cell.training)) is not None:
                 cells.setdefault(configuration, []).append(cell)

@@ -73,6 +73,16 @@ def test_every_published_number_of_a_configuration_has_its_own_verdict(tmp_path:
     )  # 56.82 is in three tables
 
 
+def test_means_over_evaluations_are_not_compared(tmp_path: Path) -> None:
+    """The paper's accuracies are those of the last round."""
+    store, requests = Store(tmp_path), seeds(eval_every=2000)
+    done(store, requests, [55.0, 56.0, 57.0])
+    runs = collect(StoreSource(store), requests, select_by="tail").runs
+    found = compare(runs)
+    assert found is not None and all(run.last != run.record for run in runs)
+    assert found.comparisons == published(store, requests).comparisons
+
+
 @pytest.mark.parametrize(
     ("percents", "tolerance", "verdict"),
     [
