@@ -94,7 +94,8 @@ def _value(row: Row, cell: Mapping[Hashable, float], is_better: bool, at: At) ->
     else:
         lines = [f"{cell['mean']:.2f}", f"<sub>n={cell['n']:.0f}</sub>"]
     if beside := published.beside(row, at):
-        lines.append(f"<sub>published {beside[0]:.2f}, {beside[1]}</sub>")
+        ours, number, interval = beside
+        lines.append(f"<sub>last {ours:.2f}; published {number:.2f}, {interval}</sub>")
     return "<br>".join(lines)
 
 

@@ -119,8 +119,8 @@ def summary() -> str:
     ).replace("95%", "95 %")
 
 
-def beside(row: Row, at: At) -> tuple[float, str] | None:
-    """Return the published number with which a row is compared in a column, and its interval; None without any."""
+def beside(row: Row, at: At) -> tuple[float, float, str] | None:
+    """Return our number of the last round, the published one and its interval, for a row of a column; None without."""
     sweep, (partition, *_) = at
     if sweep not in SWEEPS:
         return None
@@ -132,4 +132,4 @@ def beside(row: Row, at: At) -> tuple[float, str] | None:
         return None
     one = found.iloc[0]
     where = "outside" if one.p < LEVEL else "inside"
-    return float(one.value), f"{where} {100 * one.low:.2f} to {100 * one.high:.2f}"
+    return 100 * one.ours, float(one.value), f"{where} {100 * one.low:.2f} to {100 * one.high:.2f}"
