@@ -190,7 +190,7 @@ def test_no_gain_of_lenet_with_label_skew_is_shown() -> None:
 def test_how_seeds_of_lenet_differ_with_dirichlet() -> None:
     best = chosen(LENET).query("partition == 'dirichlet:0.1'")
     runs = recorded(LENET).merge(best[["norm", "lr", "partition", "seed", "value"]])
-    whole = [np.mean([one["acc_global"] for one in records[-5:]]) for records in runs.records]
+    whole = [np.mean([one["acc_global"] for one in records[-TAIL[LENET] :]]) for records in runs.records]
     of_seed = runs.assign(whole=whole).pivot(index="seed", columns="norm", values=["value", "whole"])
     by_client, whole = 100 * of_seed["value"], 100 * of_seed["whole"]
     smallest = []
