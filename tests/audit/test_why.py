@@ -98,17 +98,6 @@ def test_the_first_page_repeats_the_chapter() -> None:
     assert f"\n- **Inconclusive:** {', '.join(f'“{claim}”' for claim in not_decided)}.\n" in page
 
 
-def test_the_sentence_of_readme() -> None:
-    text = " ".join((ROOT / "README.md").read_text().split())
-    _, evidence = section_of("digits")[RANK]
-    assert evidence.startswith("Over all cells of a column it rises with the rank")
-    assert "; among cells above 90 % accuracy the direction is open, rho " in evidence
-    assert (
-        "**Accuracy follows the rank of the features only in part.** Over all settings on digits accuracy rises with "
-        "it, but among those above 90 % accuracy the direction is open"
-    ) in text
-
-
 def test_the_numbers_of_one_class_training_in_the_documentation() -> None:
     text = " ".join((ROOT / "docs/why.md").read_text().split())
     of = probed("feature_collapse")
