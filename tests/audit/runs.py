@@ -54,6 +54,7 @@ TAIL = {
     "fedyogi_steps": 5,
     "cifar10_tuned": 5,
     "cifar10_one_step": 5,
+    "cifar10_full_length": 5,
 }
 
 #: Sweeps with successive halving, and the local steps of whole runs; runs of fewer steps were dropped.

@@ -36,6 +36,9 @@ LENET = "fashion_mnist_lenet"
 #: CIFAR-10 with a learning rate of its own for each row.
 TUNED = "cifar10_tuned"
 
+#: CIFAR-10 with ten local steps a round and all rounds of the paper.
+FULL_LENGTH = "cifar10_full_length"
+
 #: The section on the phase diagram.
 PHASE = "Skew and local steps"
 
@@ -389,6 +392,34 @@ def test_the_other_partitions_at_full_length() -> None:
         f"two would lie outside: feature normalization with two classes (p {p[two[1]]:.3f}) and none with "
         f"Dirichlet(0.1) (p {p[dirichlet[0]]:.3f})."
     ) in said
+
+
+def test_feature_normalization_with_ten_steps_at_full_length() -> None:
+    """One run, so the spread is that of the paper's repeated runs, which have ten local steps, too."""
+    (run,), (records,) = federated(FULL_LENGTH).to_dict("records"), recorded(FULL_LENGTH).records
+    assert (run["norm"], run["partition"], run["E"], run["rounds"], run["seed"]) == ("fn", "classes:1", 10, 10_000, 0)
+    last = [100 * one["acc"] for one in records[-TAIL[FULL_LENGTH] :]]
+    of_paper = published.paper().query(
+        "dataset == 'cifar10' and model == 'cnn' and partition == 'classes:1' and E == 10 and norm == 'fn' and not bias"
+    )
+    single, repeated = (of_paper.query("table == @table").iloc[0].copy() for table in (10, 14))
+    assert (single.seeds, repeated.seeds) == (1, 3)
+    pool = published.repeated(single)[lambda cells: ~cells.our_code]
+    assert len(pool) == 4 and set(pool["count"]) == {3}
+    ours = pd.Series({"ours": run["last"], "our_seeds": 1})
+    (p, interval), (p_of_mean, of_mean) = (
+        published.predict(pd.concat([one, ours]), pool) for one in (single, repeated)
+    )
+    assert min(p, p_of_mean) > LEVEL
+    assert 100 * max(abs(interval - run["last"]).max(), abs(of_mean - run["last"]).max()) < published.WIDEST
+    (low, high), (low_of_mean, high_of_mean) = 100 * interval, 100 * of_mean
+    assert (
+        f"(one run) ends at {100 * run['value']:.2f} % (the last five evaluations are between {min(last):.1f} and "
+        f"{max(last):.1f}), and is at {100 * run['last']:.2f} after the last round; the paper has {single.value:.2f} "
+        f"(table 10) and {repeated.value:.2f} ± {repeated['std']:.2f} over three seeds (table 14). By the spread of "
+        f"the four repeated cells of table 14 the interval for the first number is {low:.1f} to {high:.1f} "
+        f"(p {p:.2f}), for the second {low_of_mean:.1f} to {high_of_mean:.1f} (p {p_of_mean:.2f})."
+    ) in text("At the paper's full length")
 
 
 @pytest.mark.slow
