@@ -190,6 +190,16 @@ def test_no_gain_of_lenet_with_label_skew_is_shown() -> None:
 
 
 @pytest.mark.slow
+def test_batch_normalization_in_lenet_with_one_class() -> None:
+    of = chosen(LENET).query("norm == 'bn'")
+    assert set(of.partition) == {"classes:1"} and of.seed.nunique() == len(of) == 5
+    low, high = 100 * of.value.min(), 100 * of.value.max()
+    assert f"With batch normalization the five seeds end at {low:.1f} to {high:.1f} %, and guessing has 10." in text(
+        "Fashion-MNIST: scale or geometry"
+    )
+
+
+@pytest.mark.slow
 def test_how_seeds_of_lenet_differ_with_dirichlet() -> None:
     best = chosen(LENET).query("partition == 'dirichlet:0.1'")
     runs = recorded(LENET).merge(best[["norm", "lr", "partition", "seed", "value"]])
