@@ -412,7 +412,7 @@ def test_feature_normalization_with_ten_steps_at_full_length() -> None:
     of_paper = published.paper().query(
         "dataset == 'cifar10' and model == 'cnn' and partition == 'classes:1' and E == 10 and norm == 'fn' and not bias"
     )
-    single, repeated = (of_paper.query("table == @table").iloc[0].copy() for table in (10, 14))
+    single, repeated = (of_paper.query("table == @table").iloc[0] for table in (10, 14))
     assert (single.seeds, repeated.seeds) == (1, 3)
     pool = published.repeated(single)[lambda cells: ~cells.our_code]
     assert len(pool) == 4 and set(pool["count"]) == {3}
