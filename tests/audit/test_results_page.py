@@ -190,13 +190,19 @@ def test_no_gain_of_lenet_with_label_skew_is_shown() -> None:
 
 
 @pytest.mark.slow
-def test_batch_normalization_in_lenet_with_one_class() -> None:
-    of = chosen(LENET).query("norm == 'bn'")
-    assert set(of.partition) == {"classes:1"} and of.seed.nunique() == len(of) == 5
-    low, high = 100 * of.value.min(), 100 * of.value.max()
-    assert f"With batch normalization the five seeds end at {low:.1f} to {high:.1f} %, and guessing has 10." in text(
-        "Fashion-MNIST: scale or geometry"
-    )
+def test_batch_normalization_in_lenet() -> None:
+    of = chosen(LENET).assign(value=lambda runs: 100 * runs.value)
+    means = of.groupby(["norm", "partition"]).value.mean().unstack()
+    mean, few_classes = means.loc["bn"], means[["classes:1", "classes:2"]]
+    assert ((few_classes.drop("bn").min() - few_classes.loc["bn"]) > 30).all()
+    one_class = of.query("norm == 'bn' and partition == 'classes:1'").value
+    assert one_class.size == 5
+    assert (
+        "With one and two classes batch normalization ends more than 30 points below every other row. "
+        f"With it FedAvg ends at {mean['iid']:.1f} % with iid data, {mean['dirichlet:0.1']:.1f} % with Dirichlet(0.1), "
+        f"{mean['classes:2']:.1f} % with two classes and {mean['classes:1']:.1f} % with one (its five seeds at "
+        f"{one_class.min():.1f} to {one_class.max():.1f} %, and guessing has 10)."
+    ) in text("Fashion-MNIST: scale or geometry")
 
 
 @pytest.mark.slow
@@ -250,15 +256,20 @@ def test_the_learning_rate_of_lenet_that_was_best_early_failed_later() -> None:
 
 @pytest.mark.slow
 def test_the_learning_rate_that_was_added_to_lenet() -> None:
+    said = text("Fashion-MNIST: scale or geometry")
     best = chosen(LENET).query("partition == 'classes:2'").groupby("norm").lr.first()
+    of_others = best.drop(["scale", "bn"])
     rates = sorted(federated(LENET).query("partition == 'iid'").lr.unique())
-    assert best["scale"] == rates[0] == best.min() and best.drop("scale").min() > rates[0]
+    assert best["scale"] == rates[0] < of_others.min()
     added = federated(LENET).query("lr < @rates[0]")
-    assert set(added.partition) == {"classes:2", "dirichlet:0.1"} and added.value.isna().all(), "dropped"
+    lowest = f"{added.lr.unique().item():.2g}"
+    assert set(added.partition) == {"classes:2", "dirichlet:0.1"}
+    assert added.query("norm != 'bn'").value.isna().all(), "dropped"
     assert (
-        f"With two classes the constant was best at {rates[0]:g}, the lowest rate, so {added.lr.unique().item():.2g} "
-        "was added in every row there and with Dirichlet(0.1); every row dropped it at round 100."
-    ) in text("Fashion-MNIST: scale or geometry")
+        f"With two classes the constant was best at {rates[0]:g}, the lowest rate, so {lowest} was added in every row "
+        "there and with Dirichlet(0.1); these five rows dropped it at round 100."
+    ) in said
+    assert best["bn"] == added.lr.min() and f"With two classes it is best at {lowest}, so lower rates may be" in said
 
 
 @pytest.mark.slow
