@@ -20,13 +20,15 @@ from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.conv_tuner import ConvTuner, cuda_clock
 from flbench.engine.cuda_graph import CudaRecorder
 from flbench.engine.federated import FederatedTrainer, step_together
+from flbench.engine.model_access import ModelAccess
 from flbench.engine.optimizers import Sgd
-from flbench.engine.setup import make_trainer, matmul_precision_restored, set_matmul_precision
+from flbench.engine.setup import make_network, make_trainer, matmul_precision_restored, set_matmul_precision
 from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
 from flbench.methods.base import Method, ServerContext, Tree
 from flbench.models.convolutions import CONVOLUTIONS
-from flbench.registry import METHODS
+from flbench.probes import Observation, Probe
+from flbench.registry import METHODS, PROBES
 from tests.hook_methods import METHODS as HOOK_METHODS
 from tests.hook_methods import label
 from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
@@ -207,6 +209,43 @@ def test_observers_see_the_clients() -> None:
     expected, found = reference.step(keep_clients=True), graph.step(keep_clients=True)
     assert expected.client_params is not None and found.client_params is not None
     assert largest_difference(expected.client_params, on_cpu(found.client_params)) < 1e-9
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32"])
+@pytest.mark.parametrize("probe", PROBES.classes)
+def test_every_probe_measures_what_it_measures_on_the_cpu(probe: str, precision: str) -> None:
+    fields = {"method": "fedavg", "norm": "bn", "lr": 1e-3, "precision": precision}
+    found = [measured(PROBES.parse(probe), device, **fields) for device in ("cpu", "cuda")]
+    assert numbers(found[0]), "it measures something"
+    assert numbers(found[1]) == pytest.approx(numbers(found[0]), rel=1e-6 if precision == "fp64" else 0.05, abs=1e-6)
+
+
+@pytest.mark.parametrize("probe", PROBES.classes)
+def test_every_probe_measures_centralized_training(probe: str) -> None:
+    fields = {"kind": "centralized", "norm": "ln", "precision": "fp64"}
+    found = [measured(PROBES.parse(probe), device, **fields) for device in ("cpu", "cuda")]
+    assert numbers(found[1]) == pytest.approx(numbers(found[0]), rel=1e-6, abs=1e-6)
+
+
+def measured(probe: Probe, device: str, **fields: Any) -> dict[str, Any]:
+    """What a probe measures after two rounds, as ``execution`` asks it to."""
+    experiment = parse_experiment({"E": 3, **({} if "kind" in fields else {"partition": "classes:2"}), **fields})
+    data = load(cast(Dataset, experiment.dataset))
+    made = make_trainer(experiment, data, device=device, executor="auto", pool=1)[0]
+    train(made, rounds=1)
+    before = made.x
+    report = made.step(keep_clients=True)
+    access = ModelAccess(made, make_network(experiment, data, device), experiment.lr)
+    return probe.measure(Observation(made.round, before, made.x, report.client_params, report.weights_S, access))
+
+
+def numbers(value: Any) -> list[float]:
+    """All numbers of a measurement, in order."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for each in value for number in numbers(each)]
+    return [] if value is None else [float(value)]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "local-only"])

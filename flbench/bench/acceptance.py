@@ -192,7 +192,8 @@ def _profile(workload: Workload, settings: Settings, note: Note) -> Profile:
         note("rounds before", number, 3)
         trainer.step()
     on_gpu = settings.device == "cuda"
-    with torch.profiler.profile(activities=list(ProfilerActivity) if on_gpu else [ProfilerActivity.CPU]) as profiler:
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with torch.profiler.profile(activities=activities) as profiler:
         began = time.perf_counter()
         trainer.step()
         wall_s = time.perf_counter() - began

@@ -87,7 +87,7 @@ class CentralizedTrainer(Trainer):
         if not keep_clients:
             return RoundReport(loss)
         params = {name: leaf.unsqueeze(0) for name, leaf in self.x.items()}
-        return RoundReport(loss, params, torch.ones(1, dtype=torch.float64))
+        return RoundReport(loss, params, torch.ones(1, dtype=torch.float64, device=self.device))
 
     def _graph(self) -> GraphedFunction:
         if self._graphed is None:

@@ -117,7 +117,7 @@ class FederatedTrainer(Trainer):
         if outcome.client_params is None:
             return RoundReport(loss)
         share, *_ = self.run.weights(self.run.cohort(self.round))
-        return RoundReport(loss, outcome.client_params, torch.from_numpy(share))
+        return RoundReport(loss, outcome.client_params, torch.from_numpy(share).to(self.device))
 
     def _measure(self) -> metrics.Record:
         labels = self.images.test_labels_M

@@ -27,8 +27,8 @@ from flbench.methods.base import Tree
 class RoundReport:
     """The training loss of a round, and the models that the participants sent.
 
-    ``client_params`` (leading axis S) and ``weights_S`` are None unless they were requested. The loss is a 0-d tensor
-    if ``step`` did not wait for the device.
+    ``client_params`` (leading axis S) and ``weights_S`` are None unless they were requested; both are on the trainer's
+    device. The loss is a 0-d tensor if ``step`` did not wait for the device.
     """
 
     loss: float | Tensor

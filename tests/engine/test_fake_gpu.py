@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.optimizers import Sgd
+from flbench.engine.server_round import RoundOutcome
 from flbench.errors import UserError
 from flbench.methods.base import Method, ServerContext, Tree
 from flbench.models.convolutions import CONVOLUTIONS
@@ -23,7 +24,16 @@ from flbench.registry import METHODS
 from tests.engine.test_cuda_graph import group
 from tests.hook_methods import METHODS as HOOK_METHODS
 from tests.hook_methods import label, varied
-from tests.imagined_gpu import NEEDS_CUDA_BUILD, allow_bf16, gradients, round_on_gpu, stub_streams
+from tests.imagined_gpu import (
+    NEEDS_CUDA_BUILD,
+    allow_bf16,
+    gradients,
+    imagined,
+    moved,
+    round_on_gpu,
+    stub_streams,
+    tree_of,
+)
 from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
 
 pytestmark = NEEDS_CUDA_BUILD
@@ -125,6 +135,16 @@ def test_every_way_to_convolve_stays_on_the_device(way: str, model: str, monkeyp
         if isinstance(layer, Conv):
             layer.stacked_as = way
     expect(round_on_gpu([trainer], monkeypatch, chunk=3), [trainer])
+
+
+def test_what_a_round_reports_of_its_clients_is_on_the_device() -> None:
+    trainer = toy_trainer(METHODS.parse("fedavg"), executor="stacked")
+    with FakeTensorMode(allow_non_fake_inputs=False):
+        trainer.images = moved(trainer, None).setup.images
+        outcome = RoundOutcome(trainer.run_state(), imagined(torch.zeros(())), 0, tree_of(trainer.x))
+        report = trainer.close_round(outcome, 0.0)
+    assert report.weights_S is not None and report.client_params is not None
+    assert {leaf.device.type for leaf in (report.weights_S, *report.client_params.values())} == {"cuda"}
 
 
 @pytest.mark.parametrize("of_x", [True, False])
