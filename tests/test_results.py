@@ -27,6 +27,7 @@ PAGES = tuple(
         "fedyogi-steps",
         "cifar10-ten-steps",
         "cifar10-tuned",
+        "cifar10-full-length",
     )
 )
 

@@ -117,6 +117,7 @@ PLANNED = {
     ],
     "cifar10_ten_steps": [*_plans("norm", ["fn", "ln-static"], "none"), *_plans("norm", ["ln-static"], "fn")],
     "cifar10_tuned": [*_plans("norm", ["scale", "fn", "ln"], "none"), *_plans("norm", ["fn", "ln"], "scale")],
+    "cifar10_full_length": _plans("norm", ["fn"], "none"),
     "phase_digits": _PHASES,
     "phase_fashion_mnist": _PHASES,
     "constants": [

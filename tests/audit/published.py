@@ -27,8 +27,8 @@ CLASSES, CHANCE = 10, 1.5
 #: Percentage points that an interval which shows agreement reaches at most to either side.
 WIDEST = 5.0
 
-#: The sweeps whose settings are the paper's.
-SWEEPS = ["cifar10", "cifar10_one_step"]
+#: The sweeps of the leaderboard whose settings are the paper's.
+SWEEPS = ("cifar10", "cifar10_one_step")
 
 
 @cache
@@ -38,21 +38,21 @@ def paper() -> pd.DataFrame:
 
 
 @cache
-def cells() -> pd.DataFrame:
+def cells(sweeps: tuple[str, ...] = SWEEPS) -> pd.DataFrame:
     """Return our cells with the paper's settings: mean, standard deviation and number of seeds; NaN if one diverged.
 
     The paper's accuracies are those after the last round.
     """
-    runs = pd.concat([federated(sweep) for sweep in SWEEPS]).assign(method=lambda of: of.method.str.split("(").str[0])
+    runs = pd.concat([federated(sweep) for sweep in sweeps]).assign(method=lambda of: of.method.str.split("(").str[0])
     cells = runs.groupby([*SHARED, "rounds"])["last"]
     found = pd.DataFrame({"mean": cells.mean(), "std": cells.std(), "count": cells.size()})
     return found.where(cells.count() == cells.size()).reset_index()
 
 
 @cache
-def published() -> pd.DataFrame:
+def published(sweeps: tuple[str, ...] = SWEEPS) -> pd.DataFrame:
     """Return the paper's numbers for the data sets and models of our runs, with ours, verdict, p-value and interval."""
-    ours = cells().rename(columns={"mean": "ours", "count": "our_seeds"})
+    ours = cells(sweeps).rename(columns={"mean": "ours", "count": "our_seeds"})
     places = set(zip(ours.dataset, ours.model, strict=True))
     numbers = paper()[[place in places for place in zip(paper().dataset, paper().model, strict=True)]]
     other_groups = numbers.groups.notna() & (numbers.groups != GROUPS)
@@ -60,16 +60,16 @@ def published() -> pd.DataFrame:
     longest = ours.sort_values("rounds").drop_duplicates(SHARED, keep="last")
     of_ours = longest[[*SHARED, "rounds", "ours", "our_seeds"]]
     beside = numbers.merge(of_ours, how="left", on=SHARED, suffixes=("", "_ours"))
-    return beside.join(beside.apply(_verdict, axis=1, result_type="expand"))
+    return beside.join(beside.apply(_verdict, axis=1, result_type="expand", sweeps=sweeps))
 
 
-def _verdict(row: pd.Series[float]) -> dict[str, object]:
+def _verdict(row: pd.Series[float], sweeps: tuple[str, ...]) -> dict[str, object]:
     """Return whether a published number lies in the interval that our runs of full length predict for it."""
     if np.isnan(row.ours):
         return {"verdict": "not run", "p": np.nan}
     if row.rounds_ours < row.rounds:
         return {"verdict": "shorter", "p": np.nan}
-    pool = repeated(row)
+    pool = repeated(row, sweeps)
     if pool.empty:
         return {"verdict": "no spread", "p": np.nan}
     p, interval = predict(row, pool)
@@ -87,10 +87,10 @@ def predict(row: pd.Series[float], pool: pd.DataFrame) -> tuple[float, np.ndarra
     return p, special.expit(np.array(stats.t.interval(1 - LEVEL, freedom, centre, error)))
 
 
-def repeated(row: pd.Series[float]) -> pd.DataFrame:
+def repeated(row: pd.Series[float], sweeps: tuple[str, ...] = SWEEPS) -> pd.DataFrame:
     """Return the cells of several seeds, published and ours, whose seeds scatter as those of a number."""
     of_paper = paper().assign(mean=paper().value / 100, std=paper()["std"] / 100, count=paper().seeds)
-    pool = pd.concat([of_paper.assign(our_code=False), cells().assign(our_code=True)]).dropna(subset="std")
+    pool = pd.concat([of_paper.assign(our_code=False), cells(sweeps).assign(our_code=True)]).dropna(subset="std")
     return pool[(pool[LEVELS] == row[LEVELS]).all(axis=1) & (pool["mean"] >= CHANCE / CLASSES)]
 
 

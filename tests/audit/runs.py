@@ -41,6 +41,7 @@ COLUMNS = {
     "cifar10_one_step": ["partition"],
     "cifar10_ten_steps": ["partition"],
     "cifar10_tuned": ["partition"],
+    "cifar10_full_length": ["partition"],
 }
 
 #: Sweeps whose values are means of the last evaluations; those of the others are the last accuracy on the test data.

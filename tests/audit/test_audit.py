@@ -54,6 +54,7 @@ def test_the_tables_of_the_leaderboard() -> None:
         ("cifar10-cnn", "", ["cifar10_one_step"]),
         ("cifar10-ten-steps", "", ["cifar10_ten_steps"]),
         ("cifar10-tuned", "", ["cifar10_tuned"]),
+        ("cifar10-full-length", "", ["cifar10_full_length"]),
         ("phase-diagram", "digits, mlp(widths=[64, 64])", ["phase_digits"]),
         ("phase-diagram", "fashion_mnist, mlp(widths=[64, 64])", ["phase_fashion_mnist"]),
         ("scale-or-geometry", "fashion_mnist, mlp(widths=[64, 64])", ["constants"]),
@@ -92,6 +93,21 @@ def test_the_published_numbers_of_the_details() -> None:
             assert said == "inconclusive (no comparable runs with several seeds)"
         else:
             assert said == f"{one.verdict} ({100 * one.low:.2f} to {100 * one.high:.2f})"
+
+
+def test_the_published_numbers_with_ten_steps_at_full_length() -> None:
+    compared, *_ = pages.tables(pages.section(pages.details("cifar10-full-length"), "Published numbers"))
+    numbers = published.published(("cifar10_full_length",)).dropna(subset="p")
+    rows = {(row[2], row[3]): row[4:] for row in compared[1:]}
+    expected = {
+        (f"{one.method}, {one.norm}", f"{one.value:.2f}" + (f" ± {one.std:.2f}" if one.std == one.std else "")): one
+        for one in numbers.itertuples()
+    }
+    assert rows.keys() == expected.keys() and len(rows) == 5
+    for at, one in expected.items():
+        mean, _, difference, said = rows[at]
+        assert (mean.partition(" ")[0], difference) == (f"{100 * one.ours:.2f}", f"{100 * one.ours - one.value:+.2f}")
+        assert said == f"{one.verdict} ({100 * one.low:.2f} to {100 * one.high:.2f})"
 
 
 @pytest.mark.slow
