@@ -183,6 +183,38 @@ def test_other_frameworks_did_the_same_work() -> None:
     assert all(row["difference"] < 0.01 for row in peers)
 
 
+def test_the_numbers_of_a_gpu() -> None:
+    measured = json.loads((ROOT / "benchmarks" / "h200.json").read_text(encoding="utf-8"))
+    parts = {part["name"]: part for part in measured["acceptance"]}
+    assert [name for name, part in parts.items() if part["status"] != "passed"] == ["cifar10, profile"]
+    page = (ROOT / "docs/engine.md").read_text(encoding="utf-8")
+    section, text = page.partition("### Measured on one GPU")[2], prose("docs/engine.md")
+    ways, projected, *_ = tables(section)
+    timed = {
+        clients: {way["way"]: way["round_s"] for way in parts[f"cifar10, {clients} clients"]["found"]}
+        for clients in (10, 30)
+    }
+    assert {row[0] for row in ways} == timed[10].keys()
+    for way, *cells in ways:
+        of = [[1000 * timed[clients][way][name] for name in ("median", "min", "max")] for clients in (10, 30)]
+        assert cells == ["{:.1f} ({:.1f} to {:.1f})".format(*one) for one in of]
+    gains = [of["single kernels"]["median"] / of["one graph, streamed convolutions"]["median"] for of in timed.values()]
+    assert f"is {gains[0]:.1f} times as fast as single kernels with 10 clients and {gains[1]:.1f} times with 30" in text
+    for precision, *cells in projected:
+        alone, together = (parts[f"cifar10, {precision}, {how}"]["found"] for how in ("one run", "runs together"))
+        assert together["runs"] == 6
+        assert cells == [f"{one['seconds'] / one['runs']:.0f}" for one in (alone, together)]
+    assert f"All {parts['tests']['found']['passed']} tests that need a GPU passed." in text
+    results = pd.read_parquet(ROOT / "results/cifar10_full_length.parquet", columns=["result"]).result
+    seconds = [json.loads(result)["seconds"] for result in results]
+    assert f"took {min(seconds):.0f} to {max(seconds):.0f} seconds each" in text
+    # tests/engine/test_budgets.py counts both.
+    gflop, gigabytes = re.findall(r"step of 10 clients computes ([\d.]+) GFLOP and moves ([\d.]+) GB", text)[0]
+    floor, of_memory = float(gflop) / 67, float(gigabytes) / 4.8
+    step = 1000 * timed[10]["one graph, streamed convolutions"]["median"] / 10
+    assert f"this is {floor:.2f} and {of_memory:.2f} ms. A step takes {step:.2f} ms, {step / floor:.1f} times" in text
+
+
 #: The folders with the files that documents name.
 SOURCES = ("flbench", "tests", "benchmarks", ".ci")
 

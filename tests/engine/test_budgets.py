@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from flbench.bench.workloads import random_data
+from flbench.config import parse_experiment
 from flbench.engine.optimizers import Sgd
+from flbench.engine.setup import make_network
 from flbench.methods.base import Method
+from flbench.models.flops import sample_flops
 from flbench.models.layers import Conv
 from tests.imagined_gpu import NEEDS_CUDA_BUILD, round_on_gpu, stub_streams
 from tests.toys import toy_clients, toy_images, toy_network, toy_trainer
@@ -170,3 +175,13 @@ def test_a_step_with_a_norm_keeps_to_its_budget(norm: str, megabytes: int, monke
     """Of the CNN, in all: 861 MB without a norm. Norms of elements copy the layout, or take several passes."""
     found = a_step("cnn", "grouped", monkeypatch, norm)
     assert round(sum(moved for _, moved in found.values())) == megabytes
+
+
+def test_the_arithmetic_of_a_step() -> None:
+    """Of the CNN with ten classes: forward, and backward without the images' gradient; docs/engine.md has both sums."""
+    experiment = parse_experiment({"dataset": "cifar10", "model": "cnn"})
+    network = make_network(experiment, random_data(IMAGE, 10, train=10), "cpu")
+    gflop = 10 * 32 * sample_flops(network, IMAGE, backward=True) / 1e9
+    megabytes = sum(moved for _, moved in BUDGETS["cnn", "grouped"].values())
+    said = f"step of 10 clients computes {gflop:.1f} GFLOP and moves {megabytes / 1000:.2f} GB"
+    assert said in " ".join((Path(__file__).parents[2] / "docs/engine.md").read_text().split())
