@@ -100,7 +100,7 @@ def test_the_published_numbers_with_ten_steps_at_full_length() -> None:
     numbers = published.published(("cifar10_full_length",)).dropna(subset="p")
     rows = {(row[2], row[3]): row[4:] for row in compared[1:]}
     expected = {
-        (f"{one.method}, {one.norm}", f"{one.value:.2f}" + (f" ± {one.std:.2f}" if one.std == one.std else "")): one
+        (f"{one.method}, {one.norm}", f"{one.value:.2f}" + ("" if np.isnan(one.std) else f" ± {one.std:.2f}")): one
         for one in numbers.itertuples()
     }
     assert rows.keys() == expected.keys() and len(rows) == 5
