@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -436,6 +437,18 @@ def test_feature_normalization_with_ten_steps_at_full_length() -> None:
         f"{WORDS[len(different)]} published numbers of these cells lie in their intervals (smallest p "
         f"{different.p.min():.2f})."
     ) in text("At the paper's full length")
+
+
+def test_when_feature_normalization_is_where_none_ends() -> None:
+    ends = federated(FULL_LENGTH).query("norm == 'none'").set_index("seed").value
+    runs = recorded(FULL_LENGTH).query("norm == 'fn'")
+    first = {next(one["round"] for one in run.records if one["acc"] >= ends[run.seed]) for run in runs.itertuples()}
+    every = {after["round"] - one["round"] for run in runs.itertuples() for one, after in pairwise(run.records)}
+    assert (
+        f"After {first.pop()} rounds feature normalization is where FedAvg without one ends (the first such "
+        f"evaluation of all {WORDS[len(runs)]} seeds; there is one every {every.pop()} rounds)."
+    ) in text("At the paper's full length")
+    assert not first and not every
 
 
 def test_ten_local_steps_at_full_length_end_where_one_does() -> None:
