@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flbench.config import parse_experiment
+from flbench.config import Training, parse_experiment
 from flbench.data.datasets import Dataset, load
 from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.conv_tuner import ConvTuner, cuda_clock
@@ -57,7 +57,10 @@ def all_is_recorded(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFix
 
 
 def trainer(device: str, **fields: Any) -> Trainer:
-    experiment = parse_experiment({"E": 3, "partition": "classes:2", "precision": "fp64", **fields})
+    return trainer_of(parse_experiment({"E": 3, "partition": "classes:2", "precision": "fp64", **fields}), device)
+
+
+def trainer_of(experiment: Training, device: str) -> Trainer:
     data = load(cast(Dataset, experiment.dataset))
     return make_trainer(experiment, data, device=device, executor="auto", pool=1)[0]
 
@@ -139,11 +142,8 @@ def test_every_hook_in_a_graph(method: Method, norm: str) -> None:
 def test_unequal_steps(method: str) -> None:
     fields = {"method": method, "partition": "dirichlet:0.3", "local_epochs": 1, "E": None}
     fields = {name: value for name, value in fields.items() if value is not None}
-    made = []
-    for device in ("cpu", "cuda"):
-        experiment = parse_experiment({"precision": "fp64", "norm": "bn", "lr": 1e-3, **fields})
-        data = load(cast(Dataset, experiment.dataset))
-        made.append(make_trainer(experiment, data, device=device, executor="auto", pool=1)[0])
+    experiment = parse_experiment({"precision": "fp64", "norm": "bn", "lr": 1e-3, **fields})
+    made = [trainer_of(experiment, device) for device in ("cpu", "cuda")]
     train(*made)
     assert largest_difference(*map(everything, made)) < 1e-9
 
@@ -214,28 +214,27 @@ def test_observers_see_the_clients() -> None:
 @pytest.mark.parametrize("precision", ["fp64", "fp32"])
 @pytest.mark.parametrize("probe", PROBES.classes)
 def test_every_probe_measures_what_it_measures_on_the_cpu(probe: str, precision: str) -> None:
-    fields = {"method": "fedavg", "norm": "bn", "lr": 1e-3, "precision": precision}
-    found = [measured(PROBES.parse(probe), device, **fields) for device in ("cpu", "cuda")]
+    fields = {"E": 3, "partition": "classes:2", "norm": "bn", "lr": 1e-3, "precision": precision}
+    found = [measured(PROBES.parse(probe), parse_experiment(fields), device) for device in ("cpu", "cuda")]
     assert numbers(found[0]), "it measures something"
     assert numbers(found[1]) == pytest.approx(numbers(found[0]), rel=1e-6 if precision == "fp64" else 0.05, abs=1e-6)
 
 
 @pytest.mark.parametrize("probe", PROBES.classes)
 def test_every_probe_measures_centralized_training(probe: str) -> None:
-    fields = {"kind": "centralized", "norm": "ln", "precision": "fp64"}
-    found = [measured(PROBES.parse(probe), device, **fields) for device in ("cpu", "cuda")]
+    experiment = parse_experiment({"kind": "centralized", "E": 3, "norm": "ln", "precision": "fp64"})
+    found = [measured(PROBES.parse(probe), experiment, device) for device in ("cpu", "cuda")]
     assert numbers(found[1]) == pytest.approx(numbers(found[0]), rel=1e-6, abs=1e-6)
 
 
-def measured(probe: Probe, device: str, **fields: Any) -> dict[str, Any]:
+def measured(probe: Probe, experiment: Training, device: str) -> dict[str, Any]:
     """What a probe measures after two rounds, as ``execution`` asks it to."""
-    experiment = parse_experiment({"E": 3, **({} if "kind" in fields else {"partition": "classes:2"}), **fields})
-    data = load(cast(Dataset, experiment.dataset))
-    made = make_trainer(experiment, data, device=device, executor="auto", pool=1)[0]
+    made = trainer_of(experiment, device)
     train(made, rounds=1)
     before = made.x
     report = made.step(keep_clients=True)
-    access = ModelAccess(made, make_network(experiment, data, device), experiment.lr)
+    network = make_network(experiment, load(cast(Dataset, experiment.dataset)), device)
+    access = ModelAccess(made, network, experiment.lr)
     return probe.measure(Observation(made.round, before, made.x, report.client_params, report.weights_S, access))
 
 
@@ -273,11 +272,7 @@ def test_a_checkpoint_moves_between_devices() -> None:
 
 def test_centralized_training() -> None:
     fields = {"kind": "centralized", "E": 5, "momentum": 0.9, "norm": "bn", "precision": "fp64"}
-    made = []
-    for device in ("cpu", "cuda"):
-        experiment = parse_experiment(fields)
-        data = load(cast(Dataset, experiment.dataset))
-        made.append(make_trainer(experiment, data, device=device, executor="auto", pool=1)[0])
+    made = [trainer_of(parse_experiment(fields), device) for device in ("cpu", "cuda")]
     assert all(isinstance(each, CentralizedTrainer) for each in made)
     train(*made)
     assert largest_difference(*map(everything, made)) < 1e-9

@@ -53,6 +53,7 @@ class Judged:
     half_width: float = 0.0
     p: float = 1.0  # of the test of a difference, corrected
     verdict: str = ""
+    p_within: float = 1.0  # of the tests of equivalence, corrected
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ def judge(gains: Sequence[np.ndarray]) -> list[Judged]:
             50 * np.ptp(test.confidence_interval(1 - LEVEL)),
             different[i],
             _verdict(gain.mean(), different[i] < LEVEL, equivalent[i] < LEVEL),
+            equivalent[i],
         )
         for i, (gain, test) in enumerate(zip(gains, tests, strict=True))
     ]

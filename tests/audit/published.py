@@ -37,6 +37,14 @@ def paper() -> pd.DataFrame:
     return pd.read_csv(ROOT / "flbench/papers/label_skew/published.csv").rename(columns={"local_steps": "E"})
 
 
+def gain_of_fn(table: int) -> pd.Series[float]:
+    """Return what FedAvg gains by feature normalization in a table of the paper, CIFAR-10 and E = 10, by partition."""
+    of_cnn = paper().query("table == @table and dataset == 'cifar10' and model == 'cnn' and E == 10 and not bias")
+    rows = of_cnn.query("method == 'fedavg'").drop_duplicates(["partition", "norm"])
+    value = rows.pivot(index="partition", columns="norm", values="value")
+    return value["fn"] - value["none"]
+
+
 @cache
 def cells(sweeps: tuple[str, ...] = SWEEPS) -> pd.DataFrame:
     """Return our cells with the paper's settings: mean, standard deviation and number of seeds; NaN if one diverged.

@@ -339,11 +339,7 @@ def test_what_normalization_gains_without_drift() -> None:
         f"nearly disappears: {100 * fast['none']:.2f} without a norm, {100 * fast['fn']:.2f} with fn (lr 0.1, E = 1, "
         "one seed each); the constant diverges."
     ) in said
-    ten_steps = published.paper().query(
-        "table == 3 and dataset == 'cifar10' and model == 'cnn' and E == 10 and not bias"
-    )
-    of_paper = ten_steps.drop_duplicates(["partition", "norm"]).pivot(index="partition", columns="norm", values="value")
-    gain = of_paper["fn"] - of_paper["none"]
+    gain = published.gain_of_fn(3)
     assert f"the paper gains only {gain['classes:2']:.1f} and {gain['dirichlet:0.1']:.1f} points at E = 10" in said
 
 
@@ -425,17 +421,15 @@ def test_feature_normalization_with_ten_steps_at_full_length() -> None:
     different = numbers.drop_duplicates([*published.SHARED, "value", "std"])
     assert set(numbers.verdict) == {"holds"} and set(numbers.E) == {10}
     last = 100 * different.set_index("norm").ours
-    of_table = {table: of.set_index("norm") for table, of in numbers.groupby("table")}
-    of_paper = {table: of_table[table].value["fn"] - of_table[table].value["none"] for table in (10, 14)}
-    assert set(of_table[10].seeds) == {1} and set(of_table[14].seeds) == {3}
+    of_paper = {table: published.gain_of_fn(table)["classes:1"] for table in (10, 14)}
+    assert [set(numbers[numbers.table == table].seeds) for table in of_paper] == [{1}, {3}]
     assert (
         f"ends at {none['mean']:.2f} ± {none.half_width:.2f} % without a normalization and at {fn['mean']:.2f} ± "
         f"{fn.half_width:.2f} % with feature normalization (three seeds), a gain of {gain.text} points (p < 0.001, "
         f"planned; its report). The paper gains {of_paper[10]:.1f} (table 10) and, over three seeds, "
         f"{of_paper[14]:.1f} (table 14). After the last round we have {last['none'].iloc[0]:.2f} and "
-        f"{last['fn'].iloc[0]:.2f}, and all "
-        f"{WORDS[len(different)]} published numbers of these cells lie in their intervals (smallest p "
-        f"{different.p.min():.2f})."
+        f"{last['fn'].iloc[0]:.2f}, and all {WORDS[len(different)]} published numbers of these cells lie in their "
+        f"intervals (smallest p {different.p.min():.2f})."
     ) in text("At the paper's full length")
 
 
@@ -453,31 +447,33 @@ def test_when_feature_normalization_is_where_none_ends() -> None:
 
 def test_ten_local_steps_at_full_length_end_where_one_does() -> None:
     cells = "method == 'fedavg' and partition == 'classes:1' and lr == 0.01"
-    ten, one = (
-        100 * federated(sweep).query(cells).pivot(index="seed", columns="norm", values="value")
-        for sweep in (FULL_LENGTH, "cifar10_one_step")
-    )
+
+    def ends(sweep: str) -> pd.DataFrame:
+        """Return the accuracy of each seed (rows) by norm."""
+        return federated(sweep).query(cells).pivot(index="seed", columns="norm", values="value")
+
+    def lengths(sweep: str) -> pd.Series[float]:
+        """Return how far clients end from where a round began, by norm and round, the mean over three seeds."""
+        of_norm = pd.DataFrame(
+            (run.norm, record["round"], record["probes"]["drift"]["update_norm"])
+            for run in recorded(sweep).query(cells).itertuples()
+            for record in run.records
+            if "drift" in record.get("probes", {})
+        ).groupby([0, 1])[2]
+        assert set(of_norm.size()) == {3}
+        return of_norm.mean()
+
+    ten, one = ends(FULL_LENGTH), ends("cifar10_one_step")
     assert len(ten) == len(one) == 3
-    more = (ten["fn"] - ten["none"]) - (one["fn"] - one["none"])
-    half_width = stats.t.ppf(0.975, 2) * stats.sem(more)
-    p = max(
-        stats.ttest_1samp(more, -1, alternative="greater").pvalue, stats.ttest_1samp(more, 1, alternative="less").pvalue
-    )
-    lengths = pd.DataFrame(
-        (sweep, run.norm, record["round"], record["probes"]["drift"]["update_norm"])
-        for sweep in (FULL_LENGTH, "cifar10_one_step")
-        for run in recorded(sweep).query(cells).itertuples()
-        for record in run.records
-        if "drift" in record.get("probes", {})
-    )
-    of_ten, of_one = (lengths[lengths[0] == sweep].groupby([1, 2])[3] for sweep in (FULL_LENGTH, "cifar10_one_step"))
-    assert set(of_ten.size()) == {3}
-    farther = of_ten.mean() / of_one.mean()
+    (more,) = judge([((ten["fn"] - ten["none"]) - (one["fn"] - one["none"])).to_numpy()])
+    assert more.verdict == WITHIN
+    at = {norm: f"{100 * one[norm].mean():.2f}" for norm in ("none", "fn")}
     assert (
-        f"With one step they are at {one['none'].mean():.2f} and {one['fn'].mean():.2f} %. The gain with ten steps "
-        f"less that with one, paired by seed, is {more.mean():.1f} ± {half_width:.1f} points; that they are equal "
-        f"within one point has p {p:.3f}, in a comparison that we chose after the runs."
+        f"With one step they are at {at['none']} and {at['fn']} %. The gain with ten steps less that with one, paired "
+        f"by seed, is {more.mean:.1f} ± {more.half_width:.1f} points; that they are equal within one point has p "
+        f"{more.p_within:.3f}, in a comparison that we chose after the runs."
     ) in text("At the paper's full length")
+    farther = lengths(FULL_LENGTH) / lengths("cifar10_one_step")
     assert (
         f"in the last round {farther['none', 10_000]:.1f} times as far without a normalization and "
         f"{farther['fn', 10_000]:.1f} times with feature normalization (after 1,000 rounds "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from flbench.methods.base import Method
 from flbench.models.flops import sample_flops
 from flbench.models.layers import Conv
 from tests.imagined_gpu import NEEDS_CUDA_BUILD, round_on_gpu, stub_streams
+from tests.test_documents import prose
 from tests.toys import toy_clients, toy_images, toy_network, toy_trainer
 
 pytestmark = NEEDS_CUDA_BUILD
@@ -184,4 +184,4 @@ def test_the_arithmetic_of_a_step() -> None:
     gflop = 10 * 32 * sample_flops(network, IMAGE, backward=True) / 1e9
     megabytes = sum(moved for _, moved in BUDGETS["cnn", "grouped"].values())
     said = f"step of 10 clients computes {gflop:.1f} GFLOP and moves {megabytes / 1000:.2f} GB"
-    assert said in " ".join((Path(__file__).parents[2] / "docs/engine.md").read_text().split())
+    assert said in prose("docs/engine.md")
