@@ -5,10 +5,11 @@ data set -> partition -> network with its norm -> engine with the method -> metr
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, Literal, Protocol, cast
 
@@ -21,12 +22,16 @@ from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.model_access import ModelAccess
 from flbench.engine.setup import make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
 from flbench.engine.trainer import RoundReport
+from flbench.errors import UserError
 from flbench.execution_types import Ended, Outcome, Settings
 from flbench.methods.base import Tree
 from flbench.probes import Observation, Probe
+from flbench.registry import Component
 from flbench.store import Attempt, Checkpoint
 from flbench.studies.experiment import StudyExperiment
 from flbench.studies.start import make_study
+
+_log = logging.getLogger(__name__)
 
 #: Upper bounds, in rounds and in seconds, between two reads of a run's device-side state: a run that diverged ends
 #: soon, and a stop waits only for the rounds that are queued on the GPU.
@@ -70,9 +75,15 @@ class Subject(Protocol):
 
 @dataclass(frozen=True)
 class Runner:
-    """Executes claimed runs, several as one computation where that is faster."""
+    """Executes claimed runs, several as one computation where that is faster.
+
+    Attributes:
+        settings: of the worker.
+        apart: names of the methods with a hook that failed for several runs together; their runs train one by one.
+    """
 
     settings: Settings
+    apart: set[str] = field(default_factory=set)
 
     def check(self, experiment: Experiment) -> None:
         """Raise UserError if the data that an experiment names are missing, damaged, or other data."""
@@ -82,7 +93,7 @@ class Runner:
 
     def group_size(self, experiment: Experiment) -> int:
         """Return how many runs like this one to train together: as many as fill one stack of clients."""
-        if not isinstance(experiment, Training):
+        if not isinstance(experiment, Training) or _method_of(experiment) in self.apart:
             return 1
         data = load(cast(Dataset, experiment.dataset), self.settings.data_root)
         settings = self.settings
@@ -97,7 +108,7 @@ class Runner:
             group: the runs; more than one only if ``group_size`` allows it and they differ in ``config.FUSABLE`` alone.
             should_stop: called after every round; once it returns True, every run writes a checkpoint and stops.
             ended: called when a run ends. An error in one run does not affect the others; an error in the computation
-                that they share ends all of them.
+                that they share ends all of them, except one of a hook: they are then trained one by one.
         """
         with matmul_precision_restored():
             running: list[_Execution] = []
@@ -108,8 +119,40 @@ class Runner:
                         running.append(execution)
                     else:
                         ended(attempt, outcome)
-            while running:
-                running = _one_round(running, should_stop, ended)
+            groups: list[Sequence[_Execution]] = [running] if running else []
+            while groups:
+                groups = [rest for some in groups for rest in self._one_round(some, should_stop, ended)]
+
+    def _one_round(
+        self, running: Sequence[_Execution], should_stop: Callable[[], bool], ended: Ended
+    ) -> list[Sequence[_Execution]]:
+        """Train one round of runs, and return those that continue: together, or one by one if a hook cannot do it."""
+        try:
+            continuing = _one_round(running, should_stop, ended)
+        except Exception as error:
+            if len(running) > 1 and isinstance(error, UserError):
+                self._say_apart(running[0].attempt.experiment, error)
+                return [[one] for one in running]
+            for one in running:
+                ended(one.attempt, error)
+            return []
+        return [continuing] if continuing else []
+
+    def _say_apart(self, experiment: Experiment, error: UserError) -> None:
+        method = _method_of(experiment)
+        self.apart.add(method)
+        _log.warning(
+            "this worker trains all runs of %s one by one, because a hook failed with several of them as one stack; "
+            "name the fields that hooks need as Python numbers in `static` (docs/extending.md). The error: %s",
+            method,
+            error,
+        )
+
+
+def _method_of(experiment: Experiment) -> str:
+    """The name of a run's method; empty without one."""
+    method: Component | None = getattr(experiment, "method", None)
+    return "" if method is None else method.name
 
 
 @contextmanager

@@ -130,12 +130,18 @@ class Registry(Generic[C]):
         def enter(cls: type[C]) -> type[C]:
             if self.base not in map(_full_name, cls.__mro__):
                 raise InvalidComponent(f"{self.kind} {name!r} must derive from {self.base}")
-            if reserved := {"name", "version"} & {field.name for field in dataclasses.fields(cls)}:
+            known = {field.name for field in dataclasses.fields(cls)}
+            if reserved := {"name", "version"} & known:
                 raise InvalidComponent(
                     f"{self.kind} {name!r} cannot have a field called {reserved.pop()!r}: it names the component"
                 )
             if missing := sorted(getattr(cls, "__abstractmethods__", ())):
                 raise InvalidComponent(f"{self.kind} {name!r} must define {', '.join(f'{one}()' for one in missing)}")
+            static: Any = getattr(cls, "static", frozenset())
+            if not isinstance(static, Set):
+                raise InvalidComponent(f"{self.kind} {name!r}: static must be a frozenset of fields, got {static!r}")
+            if strange := sorted(map(str, static - known)):
+                raise InvalidComponent(unknown("field", strange[0], known, f"static of {self.kind} {name!r}"))
             taken = self._classes.setdefault(name, cls)
             if _full_name(taken) != _full_name(cls):
                 raise InvalidComponent(f"{self.kind} {name!r} is registered twice: {taken!r} and {cls!r}")

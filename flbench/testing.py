@@ -49,7 +49,7 @@ def check_method(
 
     The loop over clients, a stack, a stack in chunks and a stack with another run agree; hooks return what the engine
     can use and modify none of their inputs; a run continues from its checkpoint. The other run has slightly different
-    values in all fields that are floats.
+    values in all fields that are floats and not ``static``.
 
     Args:
         method: the method's class, used with its defaults, or an instance.
@@ -132,7 +132,7 @@ def _varied(method: Method) -> Method:
     """The method with other values in its fields that are floats, as far as it accepts them."""
     values = {field.name: getattr(method, field.name) for field in fields(method)}
     for name, value in values.items():
-        if isinstance(value, float):
+        if isinstance(value, float) and name not in method.static:
             try:
                 method = replace(method, **{name: 0.999 * value})
             except ValueError:

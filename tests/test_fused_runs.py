@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from flbench import execution
 from flbench.config import Experiment, parse_experiment
+from flbench.engine import executors
+from flbench.engine.federated import FederatedTrainer
+from flbench.methods.base import Context, Method, ServerContext, Tree, tmap
+from flbench.registry import METHODS
 from flbench.store import Lease, Plan, Store
 from flbench.worker import Options, group_key, load_engine, work
 
@@ -167,3 +173,109 @@ def test_large_steps_train_alone(tmp_path: Path) -> None:
     assert engine.group_size(experiment()) == 7
     assert engine.group_size(experiment(model={"name": "mlp", "widths": [2048, 2048]})) == 1
     assert engine.group_size(parse_experiment({"kind": "centralized"})) == 1
+
+
+@dataclass(frozen=True)
+class Largest(Method):
+    """Sends the largest entries of the change: ``topk`` needs their number as a Python number."""
+
+    share: float = 0.1
+    limit: float | None = None
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        change = tmap(lambda a, x: a - x, w, ctx.x)
+        flat = torch.cat([leaf.flatten() for leaf in change.values()]).abs()
+        least = flat.topk(max(1, int(flat.numel() * self.share))).values[-1]
+        return ctx.client, tmap(lambda leaf: torch.where(leaf.abs() >= least, leaf, 0), change)
+
+    def message_weights(self, share: Sequence[float]) -> Sequence[float]:
+        return share
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        return tmap(lambda a, m: a + self.server_lr * m, x, message), state
+
+
+@dataclass(frozen=True)
+class StaticLargest(Largest):
+    static: ClassVar[frozenset[str]] = frozenset({"share"})
+
+
+@dataclass(frozen=True)
+class LargestLater(Largest):
+    """The same, with a state, from the third round on: a stack of several chunks fails after some have trained."""
+
+    def init_client(self, x: Tree, buffers: Tree) -> Tree:
+        return tmap(lambda a: 0 * a, x)
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        _, message = super().finish(w, ctx) if ctx.round >= 2 else (w, tmap(lambda a, x: a - x, w, ctx.x))
+        return tmap(lambda a, m: a + m, ctx.client, message), message
+
+
+@pytest.fixture
+def largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = dict(METHODS.classes)
+    for attribute in ("classes", "_classes"):
+        monkeypatch.setattr(METHODS, attribute, known)
+    for name, cls in {"largest": Largest, "static-largest": StaticLargest, "largest-later": LargestLater}.items():
+        METHODS.register(name)(cls)
+
+
+def shares(method: str, **fields: Any) -> list[Experiment]:
+    members = [(0.01, 0), (0.01, 1), (0.1, 1), (0.3, 0)]
+    return [experiment(method={"name": method, "share": share}, seed=seed, **fields) for share, seed in members]
+
+
+@pytest.mark.usefixtures("largest")
+@pytest.mark.parametrize("method", ["largest", "largest-later"])
+def test_runs_whose_hook_needs_a_python_number_train_one_by_one(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = [*shares(method), *shares(method, E=3)]
+    calm, store = Store(tmp_path / "calm"), Store(tmp_path / "store")
+    assert go(calm, runs, fuse=1) == len(runs)
+    sizes = groups_of(monkeypatch)
+    monkeypatch.setattr(executors, "CHUNK", 8)  # the first chunk has two runs of one share: only the second fails
+    monkeypatch.setattr(execution, "runs_worth_fusing", lambda *_, **__: 4)
+    assert go(store, runs) == len(runs)
+    assert [records(store, run) for run in runs] == [records(calm, run) for run in runs]
+    assert set(sizes) == {4, 1} and sizes.count(4) == (1 if method == "largest" else 3)
+    (said,) = [record.getMessage() for record in caplog.records if "one by one" in record.getMessage()]
+    assert f"the hook finish of the method {method!r} raised" in said and "`static`" in said
+    assert {attempt.exit()["kind"] for run in runs for attempt in store.run(run.run_id).attempts()} == {"ok"}  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("largest")
+def test_runs_that_differ_in_a_static_field_are_not_trained_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = groups_of(monkeypatch)
+    go(Store(tmp_path), shares("static-largest"))
+    assert set(sizes) == {2, 1}, "the seeds of a share train together"
+    assert not [record for record in caplog.records if "one by one" in record.getMessage()]
+
+
+@pytest.mark.usefixtures("largest")
+def test_none_and_a_number_are_not_one_tensor(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    runs = [experiment(method={"name": "static-largest", "limit": limit}) for limit in (None, 0.5)]
+    assert group_key(runs[0].to_json()) != group_key(runs[1].to_json())
+    go(store, runs)
+    assert all(store.run(run.run_id).result_for(run) for run in runs)
+
+
+def test_an_error_of_one_run_that_trains_alone_does_not_end_the_others(
+    largest: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = shares("largest")
+    step = FederatedTrainer.step
+
+    def fail(self: FederatedTrainer, **given: Any) -> Any:
+        if (self.seed, self.run.method.share) == (0, 0.3):  # type: ignore[attr-defined]
+            raise MemoryError("no more")
+        return step(self, **given)
+
+    monkeypatch.setattr(FederatedTrainer, "step", fail)
+    store = Store(tmp_path)
+    go(store, runs, max_attempts=1)
+    assert [store.run(run.run_id).state(run).status for run in runs] == ["done", "done", "done", "failed"]

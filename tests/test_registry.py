@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
 
 from flbench.errors import InvalidComponent
 from flbench.messages import explain, format_scalar, unknown
+from flbench.methods.base import Method
 from flbench.probes.base import Probe
-from flbench.registry import Component, Registry, UnknownName, plain, schema_of
+from flbench.registry import METHODS, Component, Registry, UnknownName, plain, schema_of
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,25 @@ def test_reserved_field_names_are_refused(things: Registry[Component]) -> None:
 
     with pytest.raises(InvalidComponent, match="cannot have a field called 'name'"):
         things.register("named")(Named)
+
+
+@pytest.mark.parametrize(
+    ("static", "message"),
+    [
+        (frozenset({"shre"}), "unknown field 'shre' of static of method 'rounded'; did you mean 'share'?"),
+        ({"name"}, "unknown field 'name' of static of method 'rounded'"),
+        (("share",), "method 'rounded': static must be a frozenset of fields, got ('share',)"),
+    ],
+)
+def test_static_names_fields(static: Any, message: str) -> None:
+    @dataclass(frozen=True)
+    class Rounded(Method):
+        share: float = 0.1
+
+    Rounded.static = static
+    with pytest.raises(InvalidComponent, match=re.escape(message)):
+        METHODS.register("rounded")(Rounded)
+    assert "rounded" not in METHODS.classes
 
 
 def test_a_component_that_lacks_a_method_of_its_contract_is_refused(things: Registry[Component]) -> None:

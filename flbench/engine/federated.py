@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from flbench import metrics
 from flbench.config import cohort_size
 from flbench.data.batches import Rows
 from flbench.data.shards import Shards
+from flbench.engine.clients import JobAt, Results
 from flbench.engine.cuda_round import RecordedRounds
-from flbench.engine.executors import StackedExecutor
+from flbench.engine.executors import Executor, StackedExecutor
 from flbench.engine.hook_checks import checked
 from flbench.engine.run import RoundInputs, Run, TrainingSetup
 from flbench.engine.server_round import RoundOutcome, RunGroup, RunState, server_round, tree_bytes
@@ -156,6 +158,7 @@ def step_together(
 
     Raises:
         ValueError: layers combine the clients of a step, and would combine those of all runs.
+        UserError: a hook failed. No trainer's state has changed.
     """
     if len(trainers) > 1 and trainers[0].run.shares:
         raise ValueError("runs whose layers combine the clients of a step are trained one by one")
@@ -177,7 +180,8 @@ def _train_round(trainers: Sequence[FederatedTrainer], keep: Sequence[bool], *, 
     rounds, states = [trainer.round for trainer in trainers], [trainer.run_state() for trainer in trainers]
     if first.record is None:
         inputs = RoundInputs.draw(group.runs, rounds, first.device)
-        outcomes = server_round(group, states, inputs, first.executor.train, keep)
+        train = first.executor.train if len(runs) == 1 else partial(_trained_at_once, first.executor)
+        outcomes = server_round(group, states, inputs, train, keep)
     else:
         for trainer in trainers:
             trainer.executor = first.executor  # of equal networks: an evaluation is recorded once for all
@@ -188,6 +192,15 @@ def _train_round(trainers: Sequence[FederatedTrainer], keep: Sequence[bool], *, 
     return [
         trainer.close_round(outcome, loss) for trainer, outcome, loss in zip(trainers, outcomes, losses, strict=True)
     ]
+
+
+def _trained_at_once(executor: Executor, clients: int, job: JobAt) -> Results:
+    """Return the results of all chunks, after the last has been trained.
+
+    The round overwrites the clients' states chunk by chunk. If a hook fails in a later chunk, each run of the group
+    still has the states with which it can be trained alone.
+    """
+    return iter(list(executor.train(clients, job)))
 
 
 def _repeat(tree: Tree, count: int) -> Tree:

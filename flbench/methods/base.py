@@ -1,8 +1,9 @@
 """The contract of a federated method, whose defaults are FedAvg.
 
 A method is written for ONE client, as pure functions over trees (dicts of tensors by parameter name); the engine maps
-it over clients, in a loop or stacked. Its dataclass fields are its YAML hyperparameters. They may arrive as 0-d tensors
-(one per run trained together), so no Python branch may depend on their values.
+it over clients, in a loop or stacked. Its dataclass fields are its YAML hyperparameters. Those that are numbers may
+arrive as 0-d tensors (one per run trained together) unless the method names them in ``static``, so no Python branch may
+depend on the values of the others.
 
 One round (x: server parameters, m_k: training samples of client k, S: the participants)::
 
@@ -133,6 +134,9 @@ class Method(Component):
     #: ``ctx.norm`` and numbers of the context but without ``counts_Y``. They are then called once for a stack of
     #: clients, which is the last axis of all leaves. Anything else is mapped over the clients, which costs more.
     elementwise: ClassVar[bool] = False
+
+    #: Fields that hooks need as Python numbers, such as a count. Runs that differ in one are not trained as one stack.
+    static: ClassVar[frozenset[str]] = frozenset()
 
     #: Whether its hooks read or move the head's weight among the parameters, so that a fixed head is refused.
     trains_head: ClassVar[bool] = False

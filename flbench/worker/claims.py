@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
 from flbench.config import FUSABLE, REQUEST_FIELDS, canonical_json
 from flbench.errors import StoreUnusable, UserError
 from flbench.halving import Halving
+from flbench.methods.base import Method
+from flbench.registry import METHODS, default_of, plain
 from flbench.slurm import record_end
 from flbench.store import Attempt, Entry, Lease, Plan, Queue, Races, RunRequest, RunState, Store
 from flbench.worker.attempts import MEMORY, execute_group
@@ -158,9 +161,18 @@ class _Claims:
 
 
 def group_key(experiment: Mapping[str, Any]) -> str:
-    """Return the part of an experiment (plain JSON) that must be equal for runs to be trained together."""
+    """Return the part of an experiment (plain JSON) that must be equal for runs to be trained together.
+
+    Runs may differ in the fields of ``FUSABLE`` and in the numbers of the method that its hooks take as tensors.
+    """
     common = {field: value for field, value in experiment.items() if field not in FUSABLE | REQUEST_FIELDS}
     method = common.get("method", {})
-    # Numbers of a method may differ; a bool is no number here.
-    common["method"] = {key: v for key, v in method.items() if isinstance(v, bool) or not isinstance(v, float | int)}
+    cls = METHODS.classes.get(method.get("name"), Method)
+    # A field that equals its default is left out of the JSON; None and a number cannot be one tensor.
+    whole = {field.name: plain(default_of(field)) for field in fields(cls)} | method
+    common["method"] = {key: value for key, value in whole.items() if key in cls.static or not _is_number(value)}
     return canonical_json(common)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float | int) and not isinstance(value, bool)
