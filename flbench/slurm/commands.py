@@ -55,9 +55,8 @@ def state_of(job: str, restart: int) -> str | None:
 
     If the job has been requeued since, this is the state in accounting, or ``REQUEUED``.
     """
-    answer = output_of("scontrol", "show", "job", "--oneliner", job)
-    if answer is not None:
-        shown = read_pairs(answer)
+    shown = show_job(job)
+    if shown is not None:
         if restart >= int(shown.get("Restarts", "0")):
             state = shown.get("JobState")
             return state if state in ENDED else None
@@ -67,18 +66,26 @@ def state_of(job: str, restart: int) -> str | None:
 
 def _state_in_accounting(job: str, restart: int) -> str | None:
     """Return the same from accounting, which has one record for each start of the job."""
-    options = ("--noheader", "--parsable2", "--allocations", "--duplicates", "--format=State")
-    answer = output_of("sacct", *options, f"--jobs={job}")
-    # `CANCELLED by 1000`
-    states = [line.split()[0] for line in (answer or "").splitlines() if line.strip()]
+    options = ("--noheader", "--parsable2", "--allocations", "--duplicates", "--format=JobID,JobIDRaw,State")
+    rows = [line.split("|") for line in (output_of("sacct", *options, f"--jobs={job}") or "").splitlines()]
+    # The id of an array's last task names all tasks. A state has a user: `CANCELLED by 1000`.
+    states = [row[2].split()[0] for row in rows if len(row) == 3 and job in row[:2] and row[2].strip()]
     if restart >= len(states):
         return None
     return states[restart] if states[restart] in ENDED | {"REQUEUED"} else None
 
 
-def read_pairs(answer: str) -> dict[str, str]:
-    """Return the ``Key=Value`` pairs of ``scontrol show --oneliner``."""
-    return dict(re.findall(r"(\S+?)=(\S*)", answer))
+def show_job(job: str) -> dict[str, str] | None:
+    """Return the controller's ``Key=Value`` pairs of a job, or of an array's task (ARRAY_TASK); None if it knows none.
+
+    SLURM prints a line for each task if the id is the array's, which is also that of its last task.
+    """
+    for line in (output_of("scontrol", "show", "job", "--oneliner", job) or "").splitlines():
+        # The first value of a key counts: paths, which may contain blanks and anything else, come last.
+        shown = dict(reversed(re.findall(r"(\S+?)=(\S*)", line)))
+        if job in (shown.get("JobId"), f"{shown.get('ArrayJobId')}_{shown.get('ArrayTaskId')}"):
+            return shown
+    return None
 
 
 def config_value(key: str) -> str | None:

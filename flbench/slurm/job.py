@@ -10,7 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from flbench.slurm.commands import output_of, read_pairs, run_command
+from flbench.slurm.commands import run_command, show_job
+from flbench.store.leases import slurm_job
 
 #: Variable that the job's script sets: when SLURM ends the job, in seconds since 1970, by the clock of the job's node.
 JOB_END = "FLBENCH_JOB_END"
@@ -27,7 +28,7 @@ class Job:
     """The job around this process, submitted by flbench.
 
     Attributes:
-        job_id: SLURM's number of the job, or of the array's task.
+        job_id: SLURM's name of the array's task, as ARRAY_TASK.
         restart: how often SLURM has requeued it.
         ends_at: when SLURM ends it, on the monotonic clock.
         grace: how many seconds before that the worker stops.
@@ -47,10 +48,11 @@ class Job:
         """Return the job around this process; None outside SLURM and in a job that flbench did not submit."""
         try:
             ends_at, grace = to_monotonic(float(environment[JOB_END])), float(environment[GRACE])
-            job_id, log = environment["SLURM_JOB_ID"], Path(environment[LOG])
+            log = Path(environment[LOG])
         except KeyError:
             return None
-        return cls(job_id, int(environment.get("SLURM_RESTART_COUNT", "0")), ends_at, grace, log)
+        restart = int(environment.get("SLURM_RESTART_COUNT", "0"))
+        return None if (job_id := slurm_job(environment)) is None else cls(job_id, restart, ends_at, grace, log)
 
     def stop_reason(self) -> Literal["timeout", "preempted"] | None:
         """Return why the worker must stop now: the wall time is nearly over, or a preemption; None to continue."""
@@ -65,7 +67,7 @@ class Job:
         and the controller's clock may have started before that of the job's script: the earlier end counts. If the
         controller does not answer, the job ends now.
         """
-        shown = read_pairs(output_of("scontrol", "show", "job", "--oneliner", self.job_id) or "")
+        shown = show_job(self.job_id) or {}
         if shown.get("PreemptTime", "None") not in ("None", "N/A"):
             return replace(self, preempted=True)
         try:

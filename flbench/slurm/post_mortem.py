@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from contextlib import suppress
 
@@ -18,6 +19,8 @@ _TAIL = 1 << 13
 #: Seconds between two questions to SLURM about the same run.
 RETRY_SECONDS = 5.0
 
+#: A job id, or ARRAY_TASK for an array's task.
+_JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
 
 #: The ``kind`` and ``message`` of an exit.json, by the job's state. COMPLETED and FAILED do not explain a lost run.
 _ENDS = {
@@ -39,8 +42,8 @@ def record_end(store: Store, run: RunDir) -> bool:
     """
     attempts = run.attempts()
     lease = attempts[-1].lease() if attempts else None
-    # The job id becomes an argument of SLURM's commands, and the store may come from another user: allow only digits.
-    if lease is None or not str(lease.slurm_job).isdecimal() or not isinstance(lease.slurm_restart, int):
+    # The job id becomes an argument of SLURM's commands, and the store may come from another user.
+    if lease is None or not _JOB_ID.fullmatch(str(lease.slurm_job)):
         return False
     state, worker = state_of(str(lease.slurm_job), lease.slurm_restart), store.workers / lease.token
     if state == "FAILED":

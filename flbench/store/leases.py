@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -60,7 +61,7 @@ class Lease:
             pid=os.getpid(),
             pid_start=process_start(os.getpid()) or "",
             pid_namespace=pid_namespace(),
-            slurm_job=os.environ.get("SLURM_JOB_ID"),
+            slurm_job=slurm_job(),
             started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             slurm_restart=int(os.environ.get("SLURM_RESTART_COUNT", "0")),
         )
@@ -80,8 +81,8 @@ class Lease:
 
     def is_superseded(self) -> bool:
         """Return whether this process is a later start of the same SLURM job, which never runs twice at a time."""
-        here = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-        return self.slurm_job is not None and self.slurm_job == here[0] and self.slurm_restart < here[1]
+        restart = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        return self.slurm_job is not None and self.slurm_job == slurm_job() and self.slurm_restart < restart
 
     def to_json(self) -> dict[str, Any]:
         """Return the lease as plain JSON."""
@@ -250,6 +251,17 @@ def read_end(path: Path) -> dict[str, Any] | None:
     if end is None or not all(isinstance(end.get(name, ""), str) for name in ("kind", "message", "time")):
         return None
     return end if isinstance(end.get("round"), int | None) else None
+
+
+def slurm_job(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the id of the SLURM job around this process, of an array's task as ARRAY_TASK; None outside SLURM.
+
+    SLURM_JOB_ID of the array's last task is the id of the array: SLURM's commands would act on all of its tasks.
+    """
+    try:
+        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
+    except KeyError:
+        return environment.get("SLURM_JOB_ID")
 
 
 def new_token() -> str:

@@ -54,7 +54,30 @@ def test_a_queue_without_an_answer_is_not_empty(bin: Path) -> None:
 
 
 def shown(state: str, restarts: int = 0) -> str:
-    return f"JobId=17 ArrayJobId=17 JobName=flb-a JobState={state} Reason=None Restarts={restarts} PreemptTime=None"
+    return f"JobId=17 JobName=flb-a JobState={state} Reason=None Restarts={restarts} PreemptTime=None"
+
+
+#: What ``scontrol show job 17`` prints, and accounting for 17: the last task of an array has the array's id.
+ARRAY = """JobId=17 ArrayJobId=17 ArrayTaskId=2 JobState=TIMEOUT Restarts=0 Command=/a JobState=FAILED
+JobId=19 ArrayJobId=17 ArrayTaskId=1 JobState=RUNNING Restarts=3
+JobId=18 ArrayJobId=17 ArrayTaskId=0 JobState=OUT_OF_MEMORY Restarts=1"""
+ACCOUNTING = "17_2|17|NODE_FAIL\n17_0|18|REQUEUED\n17_0|18|PREEMPTED\n17_1|19|RUNNING"
+
+#: A job's two names, and how it ended by the controller and by accounting.
+TASKS = [("17", "17_2", 0, "TIMEOUT", "NODE_FAIL"), ("18", "17_0", 1, "OUT_OF_MEMORY", "PREEMPTED")]
+
+
+@pytest.mark.parametrize(("raw", "task", "restart", "controller", "accounting"), TASKS)
+def test_the_state_is_that_of_the_task_and_of_no_other(
+    bin: Path, raw: str, task: str, restart: int, controller: str, accounting: str
+) -> None:
+    """An older flbench recorded the raw id; the first value of a key counts, since paths come last."""
+    says(bin, "scontrol", ARRAY)
+    assert state_of(raw, restart) == state_of(task, restart) == controller
+    program(bin, "scontrol", "exit 1")
+    says(bin, "sacct", ACCOUNTING)
+    assert state_of(raw, restart) == state_of(task, restart) == accounting
+    assert state_of("17_7", 0) is None
 
 
 @pytest.mark.parametrize("state", ["TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "COMPLETED"])
@@ -72,14 +95,14 @@ def test_a_live_job_has_no_end(bin: Path, state: str) -> None:
 def test_accounting_reports_the_earlier_run_of_a_requeued_job(bin: Path) -> None:
     says(bin, "scontrol", shown("RUNNING", restarts=2))
     assert state_of("17", 0) == state_of("17", 1) == "REQUEUED"
-    says(bin, "sacct", "PREEMPTED\nNODE_FAIL\nRUNNING")
+    says(bin, "sacct", "17|17|PREEMPTED\n17|17|NODE_FAIL\n17|17|RUNNING")
     assert state_of("17", 0) == "PREEMPTED"
     assert state_of("17", 1) == "NODE_FAIL"
     assert state_of("17", 2) is None
 
 
 def test_accounting_reports_jobs_that_the_controller_has_forgotten(bin: Path) -> None:
-    says(bin, "sacct", "CANCELLED by 1000")
+    says(bin, "sacct", "17|17|CANCELLED by 1000")
     assert state_of("17", 0) == "CANCELLED"
 
 
@@ -168,7 +191,7 @@ def test_out_of_memory_is_final_at_the_memory_limit(
     assert (state.kind, state.user_fixable, state.claimable(3)) == ("oom", user_fixable, not user_fixable)
 
 
-@pytest.mark.parametrize("job", ["--help", "17;true", "", None])
+@pytest.mark.parametrize("job", ["--help", "17;true", "17_", "17_2\n", "", None])
 def test_an_invalid_job_id_is_not_passed_to_a_command(store: Store, bin: Path, tmp_path: Path, job: str | None) -> None:
     (experiment,) = experiments()
     run, attempt = lost(store, experiment)
@@ -219,11 +242,12 @@ def local_time(seconds: float) -> str:
 def test_job_knows_when_to_stop() -> None:
     assert Job.here({}) is None
     assert Job.here({"SLURM_JOB_ID": "17"}) is None  # a job of the user, which flbench does not requeue
-    environment = {"SLURM_JOB_ID": "17", "FLBENCH_JOB_END": str(int(time.time()) + 100), "FLBENCH_JOB_GRACE": "30"}
+    ids = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "2"}
+    environment = {**ids, "FLBENCH_JOB_END": str(int(time.time()) + 100), "FLBENCH_JOB_GRACE": "30"}
     environment["FLBENCH_JOB_LOG"] = "/logs/17.out"
     job = Job.here(environment)
     assert job is not None
-    assert (job.job_id, job.restart, job.log) == ("17", 0, Path("/logs/17.out"))
+    assert (job.job_id, job.restart, job.log) == ("17_2", 0, Path("/logs/17.out"))
     assert abs(job.ends_at - time.monotonic() - 100) < 20
     assert job.stop_reason() is None
     late = Job.here(environment | {"FLBENCH_JOB_GRACE": "200", "SLURM_RESTART_COUNT": "3"})
@@ -242,8 +266,10 @@ def test_job_knows_when_to_stop() -> None:
 )
 def test_the_controller_explains_a_warning(bin: Path, preempted: str, end: int | None, kind: str | None) -> None:
     ends = "Unknown" if end is None else local_time(end)
-    says(bin, "scontrol", f"JobId=17 JobState=RUNNING Restarts=0 PreemptTime={preempted} EndTime={ends}")
-    job = Job("17", 0, time.monotonic() + 100, 30, Path("log"))
+    task = f"JobId=17 ArrayJobId=17 ArrayTaskId=2 JobState=RUNNING PreemptTime={preempted} EndTime={ends}"
+    other = f"JobId=18 ArrayJobId=17 ArrayTaskId=0 JobState=RUNNING PreemptTime={local_time(0)} EndTime={local_time(0)}"
+    says(bin, "scontrol", f"{task}\n{other}")
+    job = Job("17_2", 0, time.monotonic() + 100, 30, Path("log"))
     warned = job.after_warning()
     assert job.stop_reason() is None
     assert warned.stop_reason() == kind
@@ -257,24 +283,24 @@ def test_an_unexplained_warning_stops_the_worker(bin: Path) -> None:
 
 def test_times_are_requested_in_the_format_that_is_parsed(bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
-    program(bin, "scontrol", f'[[ $SLURM_TIME_FORMAT == standard ]] && echo "EndTime={local_time(100)}"')
+    program(bin, "scontrol", f'[[ $SLURM_TIME_FORMAT == standard ]] && echo "JobId=17 EndTime={local_time(100)}"')
     assert Job("17", 0, time.monotonic() + 100, 30, Path("log")).after_warning().stop_reason() is None
 
 
 class InJob:
-    """A worker's main in job 17; it records requeues."""
+    """A worker's main in the last task of array 17; it records requeues."""
 
     def __init__(self, store: Store, bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store, self._calls = store, bin / "calls"
-        monkeypatch.setenv("SLURM_JOB_ID", "17")
+        for name, value in {"JOB_ID": "17", "ARRAY_JOB_ID": "17", "ARRAY_TASK_ID": "2"}.items():
+            monkeypatch.setenv(f"SLURM_{name}", value)
         monkeypatch.setenv("PREEMPTED", "None")
         monkeypatch.setenv("END", local_time(60))
         monkeypatch.setenv("FLBENCH_JOB_END", str(time.time() + 1000))
         monkeypatch.setenv("FLBENCH_JOB_GRACE", "90")
         monkeypatch.setenv("FLBENCH_JOB_LOG", str(bin / "17.out"))
-        program(
-            bin, "scontrol", f'echo "$@" >> {self._calls}; echo "JobState=RUNNING PreemptTime=$PREEMPTED EndTime=$END"'
-        )
+        shown = "JobId=17 ArrayJobId=17 ArrayTaskId=2 JobState=RUNNING PreemptTime=$PREEMPTED EndTime=$END"
+        program(bin, "scontrol", f'echo "$@" >> {self._calls}; echo "{shown}"')
 
     def work(self, plan: list[Experiment], during: Callable[[int], object] = lambda round: None) -> int:
         def run(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Done:
@@ -295,7 +321,7 @@ class InJob:
 
     @property
     def requeued(self) -> bool:
-        return self._calls.exists() and "requeue 17" in self._calls.read_text().splitlines()
+        return self._calls.exists() and "requeue 17_2" in self._calls.read_text().splitlines()
 
     def kinds(self, experiment: Experiment) -> list[str]:
         attempts = self.store.run(experiment.run_id).attempts()

@@ -131,6 +131,28 @@ def test_requeued_job_resumes_its_run_at_once(cluster: Cluster) -> None:
     assert len(cluster.submissions()) == 1
 
 
+def test_the_requeue_of_one_worker_leaves_the_others_of_its_array_alone(cluster: Cluster) -> None:
+    """The last task of an array has the array's id: `scontrol requeue` with it kills all workers."""
+    plan = experiments(3, **SLOW)
+    with cluster.sweep_in_progress(plan, N1, workers=3) as sweep:
+        (submission,) = cluster.submissions()
+        last = cluster.task_named_as_its_array()
+        scontrol("update", f"jobid={last}", "timelimit=1")
+        subprocess.run(["scancel", "--signal=USR2", last], check=True)
+        wait_until(lambda: "timeout" in [end["kind"] for one in plan for end in cluster.attempts(one)])
+        scontrol("update", f"jobid={last}", "timelimit=10")
+        assert sweep.result(120).exit_code == 0
+    assert_undisturbed(cluster, plan)
+    attempts = [cluster.attempts(experiment) for experiment in plan]
+    disturbed = [ends for ends in attempts if ends[0]["job"] == last]
+    assert [end["kind"] for ends in disturbed for end in ends] == ["timeout", "ok"]
+    assert [(end["kind"], end["restart"]) for ends in attempts if ends not in disturbed for end in ends] == [
+        ("ok", 0)
+    ] * 2
+    assert {end["restart"] for ends in attempts for end in ends if end["job"] != last} == {0}
+    assert cluster.submissions() == [submission]
+
+
 def test_node_that_goes_down_and_comes_back(cluster: Cluster) -> None:
     plan = experiments(1, **SLOW)
     with cluster.sweep_in_progress(plan, N2) as sweep:

@@ -94,6 +94,13 @@ class Cluster:
         """Return the ids of the running jobs, as ``scontrol`` takes them."""
         return [f"{row.job}_{row.task}" for row in self.rows() if row.state == "RUNNING"]
 
+    def task_named_as_its_array(self) -> str:
+        """Return the running task (ARRAY_TASK) whose raw job id is the array's, of the only array."""
+        shown = output_of("squeue", "--noheader", f"--name={','.join(self.names())}", "--format=%A|%F|%K")
+        tasks = [line.split("|") for line in (shown or "").splitlines()]
+        (found,) = [f"{array}_{task}" for raw, array, task in tasks if raw == array]
+        return found
+
     def round_of(self, experiment: Experiment) -> int:
         """Return the last recorded round."""
         attempts = self.store.run(experiment.run_id).attempts()
