@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.boundary import check_environment, guarded_output, plugin_mistakes
+from flbench.cli.boundary import check_environment, guarded_output, ignore_library_variables, plugin_mistakes
 from flbench.cli.commands import Commands
 from flbench.errors import UserError
 from flbench.plugin_files import add_plugins
@@ -54,6 +54,7 @@ def main() -> None:
     try:
         with guarded_output():
             check_environment()
+            ignore_library_variables()
             with plugin_mistakes():
                 app()
     except UserError as error:

@@ -137,3 +137,39 @@ def test_windows_is_one_clear_error(program: str, code: int) -> None:
     assert ended.returncode == code
     assert "flbench does not run on Windows: use WSL 2" in ended.stderr.splitlines()[-1]
     assert ("Traceback" in ended.stderr) == (code == 1), "a function raises UserError, a command prints it"
+
+
+@pytest.mark.slow
+def test_no_setting_of_matplotlib_and_no_variable_of_a_library_changes_a_figure(folder: Path) -> None:
+    """A notebook names its backend, which need not be installed; numpy and PDF files fail on the last variable."""
+    settings = folder / "elsewhere"
+    settings.write_text("font.size: 22\ntext.usetex: True\naxes.facecolor: red\nbackend: qtagg\nsvg.fonttype: none\n")
+    hostile = {
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "MATPLOTLIBRC": str(settings),
+        "SOURCE_DATE_EPOCH": "abc",
+    }
+
+    def drawn(into: str, **variables: str) -> dict[str, bytes]:
+        commands = (
+            *(["plot", "curves", "--store", "runs", "--out", f"{into}/curves.{suffix}"] for suffix in ("pdf", "svg")),
+            ["report", "--store", "runs", "--figures", f"{into}/all", "--out", f"{into}.md"],
+            ["partition", "show", "partition=iid", "--out", f"{into}/labels.pdf"],
+        )
+        for command in commands:
+            code, _, errors = flbench(folder, *command, **variables)
+            assert code == 0, errors
+        return {str(path.relative_to(folder / into)): path.read_bytes() for path in (folder / into).rglob("*.*")}
+
+    expected = drawn("plain")
+    assert len(expected) >= 5
+    shutil.copy(settings, folder / "matplotlibrc")
+    assert drawn("hostile", **hostile) == expected
+
+
+def test_a_matplotlibrc_that_cannot_be_read_is_named(folder: Path) -> None:
+    (folder / "matplotlibrc").write_bytes(b"font.size: \xff")
+    code, _, errors = flbench(folder, "partition", "show", "--out", "labels.svg")
+    assert code == 2
+    assert f"matplotlib cannot read a file named matplotlibrc, in {folder} or " in errors
+    assert not (folder / "labels.svg").exists()

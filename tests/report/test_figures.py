@@ -9,7 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from matplotlib import pyplot as plt
+from matplotlib import rc_context, rcParams
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from flbench.papers import papers
@@ -70,11 +71,11 @@ def test_the_last_bit_of_a_coordinate_is_not_in_the_file(tmp_path: Path) -> None
     """Processors differ there; Matplotlib's names of clip paths are digests of all bits."""
 
     def written(name: str, low: float) -> str:
-        figure, axes = plt.subplots()
+        figure = Figure()
+        axes = figure.subplots()
         axes.plot([1, 2], [1, 2], "o")
         axes.set_position((low, 0.1, 0.8, 0.8))
         save_as(Drawing(name, "", figure), tmp_path / f"{name}.svg")
-        plt.close(figure)
         return (tmp_path / f"{name}.svg").read_text()
 
     text = written("one", 0.1)
@@ -381,3 +382,13 @@ def test_neighbouring_colours_differ_in_grey() -> None:
         return 0.299 * red + 0.587 * green + 0.114 * blue
 
     assert all(abs(grey(a) - grey(b)) > 25 for a, b in pairwise(COLORS))
+
+
+def test_what_a_notebook_has_set_in_matplotlib_changes_no_figure_and_stays_set(tmp_path: Path) -> None:
+    store = filled(tmp_path / "store", [experiment()])
+    expected = write_figures(board(store), tmp_path / "a")
+    with rc_context({"font.size": 22, "lines.solid_capstyle": "round", "svg.fonttype": "none", "figure.dpi": 20}):
+        changed = write_figures(board(store), tmp_path / "b")
+        assert rcParams["font.size"] == 22
+    assert [one.svg.read_bytes() for one in changed] == [one.svg.read_bytes() for one in expected]
+    assert len(expected) == 2

@@ -9,7 +9,7 @@ from typing import Any
 from flbench.report.board import Leaderboard, Picture
 from flbench.report.figures import axes, budget, cost, curves, gains, heatmap, label_counts, overview, phase
 from flbench.report.figures.drawing import Drawing, FigureKind, save
-from flbench.report.figures.style import STYLE
+from flbench.report.figures.style import STYLE, matplotlib_style
 
 #: The kinds that belong to no paper.
 GENERAL = (
@@ -41,10 +41,8 @@ GENERAL = (
 
 def draw(board: Leaderboard, kind: FigureKind, data_root: Path | None = None, style: Any = STYLE) -> Iterator[Drawing]:
     """Draw the figures of one kind; ``data_root`` is the folder of the data sets (None: the usual one)."""
-    from matplotlib import rc_context
-
     drawings = kind.draw(board, data_root) if kind.reads_data else kind.draw(board)
-    with rc_context(style):
+    with matplotlib_style(style):
         for drawing in drawings:
             # The first layout uses the sizes of titles and labels before it: a second one keeps titles apart.
             drawing.figure.draw_without_rendering()

@@ -19,6 +19,7 @@ from flbench.data.shards import Shards, shards_of
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import FORMATS, Drawing, file_name, save_as
+from flbench.report.figures.style import STYLE, matplotlib_style
 from flbench.report.ticks import public
 
 if TYPE_CHECKING:
@@ -73,9 +74,7 @@ def write_figure(counts: LabelCounts, title: str, path: Path) -> None:
     """
     if path.suffix.lower() not in FORMATS:
         raise UserError(f"cannot draw {path}: expected a name that ends in {', '.join(FORMATS)}, got {path.suffix!r}")
-    import matplotlib as mpl
-
-    with mpl.rc_context({"svg.hashsalt": "flbench", "font.size": 9}):
+    with matplotlib_style(STYLE):
         drawing = Drawing(path.stem, title, figure_of(counts, title), tight=True)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

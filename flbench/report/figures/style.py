@@ -6,10 +6,13 @@ The norm of a row sets colour and marker, its place on the other axes (method, h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flbench.errors import UserError
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell, gap_text
 from flbench.report.ticks import Tick
@@ -62,6 +65,26 @@ BAND = 0.15
 
 #: Keyword arguments of a line: colour, marker, dashes, sizes.
 LineStyle = dict[str, Any]
+
+
+@contextmanager
+def matplotlib_style(style: Any) -> Iterator[None]:
+    """Apply a style to matplotlib's own defaults: no ``matplotlibrc`` of the user changes a figure.
+
+    Raises:
+        UserError: matplotlib, which reads the user's ``matplotlibrc`` as it is imported, cannot read it.
+    """
+    try:
+        import matplotlib as mpl
+    except (OSError, UnicodeError) as error:
+        raise UserError(
+            f"matplotlib cannot read a file named matplotlibrc, in {Path.cwd()} or in its folder of settings: {error}; "
+            "rename or remove the file"
+        ) from None
+    # The backend is for windows and stays as it is: reading it would choose one.
+    defaults: Any = {name: mpl.rcParamsDefault[name] for name in mpl.rcParamsDefault if name != "backend"}
+    with mpl.rc_context(defaults | style):
+        yield
 
 
 def line_style(color: int, dashes: int = 0) -> LineStyle:
