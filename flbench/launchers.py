@@ -9,7 +9,7 @@ from pathlib import Path
 from flbench.choices import Backend, Device, Executor, UsedDevice
 from flbench.config import Experiment, require_device
 from flbench.errors import UserError
-from flbench.launch import ROUND_SECONDS, Launcher, inline, local, resources, slurm, workers_worth
+from flbench.launch import ROUND_SECONDS, Launcher, inline, local, resources, sbatch, slurm, workers_worth
 from flbench.run_names import SINGLE
 from flbench.store import Store
 from flbench.sweeps import Sweep
@@ -33,7 +33,7 @@ class SweepWorkers:
     count: int | None
     options: Options
     gpus: float = 0
-    request: slurm.Request | None = None
+    request: sbatch.Request | None = None
 
     @classmethod
     def of(
@@ -69,6 +69,11 @@ class SweepWorkers:
         request = load_profile(name, resources)
         options = replace(options, device="cuda" if request.has_gpus else "cpu", pool=request.cpus)
         return cls(backend, count or getattr(given, "max_jobs", 64), options, request=request)
+
+    def require_store(self, root: Path) -> None:
+        """Check that these workers can use a store in a directory, which need not exist; raises UserError."""
+        if self.request is not None:
+            sbatch.require_loggable(root)
 
     def launcher(self, store: Store, plan: str, experiments: Sequence[Experiment]) -> Launcher:
         """Return the launcher of these workers for a plan (NAME/HASH)."""

@@ -95,6 +95,7 @@ def sweep(
     for tracker in given.spec.track:
         tracker.require()
     wanted = SweepWorkers.of(given, data, backend=backend, profile=profile, count=workers)
+    wanted.require_store(store)
     require_device(given.experiments, lambda: wanted.options.device)
     needed: Literal["data", "content", "nothing"] = "content" if wanted.backend == "slurm" else "data"
     problem: UserError | None = None

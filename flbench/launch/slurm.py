@@ -1,35 +1,23 @@
-"""Workers as array jobs of a SLURM cluster, submitted with submitit.
-
-A job runs ``python -m flbench.worker``, as on any machine. Submitting a command line instead of a pickle means that
-nothing in the store can execute code, that no job needs a file which its launcher may not have written, and that only
-the worker handles the job's signals.
-"""
+"""Workers as array jobs of a SLURM cluster."""
 
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from flbench.choices import Memory
 from flbench.errors import UserError
 from flbench.launch import WorkersCrash, end_of_log, record_user_kill
-from flbench.launch.local import ONE_THREAD, WORKER
+from flbench.launch.local import WORKER
+from flbench.launch.sbatch import Array, Refused, Request
 from flbench.launch.submissions import Submission
 from flbench.slurm import Row, config_value, scancel, squeue
-from flbench.slurm.job import GRACE, JOB_END, LOG
 from flbench.store import Store
-from flbench.store.secrets import is_secret
 from flbench.worker import Options
-
-if TYPE_CHECKING:
-    from submitit.slurm.slurm import SlurmExecutor
 
 #: Least seconds between two questions to the controller.
 POLL_SECONDS = 2.0
@@ -49,47 +37,12 @@ MEMORY_FACTOR = 2
 #: Most tasks of an array, if SLURM does not report its limit.
 ARRAY_SIZE = 1000
 
-#: SLURM's variables that a job inherits even from a launcher that runs inside another job.
-KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
-
 #: Shell command that ignores SIGUSR2 and then becomes the worker: SLURM's warning would kill Python while it starts.
 #: The worker does not need that warning: it knows the end of its wall time, and a preemption sends SIGTERM afterwards.
 IGNORE_USR2 = 'trap "" USR2; exec "$0" "$@"'
 
 #: Parts of sbatch's error messages after which the same call may succeed later.
 TEMPORARY_ERRORS = ("timed out", "Unable to contact", "temporarily", "Connection refused", "SubmitJob")
-
-
-@dataclass(frozen=True)
-class Request:
-    """The resources that each job requests; None: the cluster's default.
-
-    Attributes:
-        seconds: wall time.
-        grace: how many seconds before its end a worker stops.
-        mem: bytes.
-        setup: shell lines that the job executes before the worker.
-        parallel: most tasks of an array that run at a time.
-    """
-
-    seconds: int
-    grace: int = 90
-    cpus: int = 1
-    gpus: int | None = None
-    gres: str | None = None
-    mem: int | None = None
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    exclude: str | None = None
-    setup: tuple[str, ...] = ()
-    parallel: int | None = None
-
-    @property
-    def has_gpus(self) -> bool:
-        """Return whether workers get GPUs."""
-        return bool(self.gpus) or "gpu" in (self.gres or "")
 
 
 class SlurmLauncher:
@@ -184,17 +137,16 @@ class SlurmLauncher:
         options = replace(self._options, memory=memory_of(request, more_memory), workers=sharing)
         submission = Submission.create(self._store, self._plan, tasks, memory=options.memory)
         command = worker_command(self._store.root, self._plan, options, begin, self._command)
-        executor = executor_for(submission.folder, submission.name, request, tasks)
+        array = Array(submission.folder.absolute(), submission.name, tasks, request, command)
         try:
-            with clean_environment():
-                job = executor._submit_command(command)
-        except OSError as error:
-            submission.record_end()
-            raise UserError(f"sbatch cannot be called ({error.strerror}): is this machine part of a cluster?") from None
-        except Exception as error:  # submitit raises several kinds, each with sbatch's message
+            job = array.submit()
+        except Refused as error:
             self._handle_refusal(submission, str(error))
+        except UserError:
+            submission.record_end()
+            raise
         else:
-            submission.record_job_id(job.job_id)
+            submission.record_job_id(job)
             self._seen.add(submission.name)
             self._ended_before[submission.name] = set()
             self._polled_at = -math.inf
@@ -271,80 +223,8 @@ def cancel(store: Store, plan: str) -> str:
     return "scancel does not answer: queued SLURM jobs will end as soon as they start"
 
 
-def executor_for(folder: Path, name: str, request: Request, tasks: int) -> SlurmExecutor:
-    """Return the submitit executor of one array."""
-    from submitit.slurm.slurm import SlurmExecutor
-
-    class ScriptWriter(SlurmExecutor):
-        """A SlurmExecutor that writes scripts on machines without SLURM, too."""
-
-        @classmethod
-        def affinity(cls) -> int:
-            return 1
-
-    executor = ScriptWriter(folder.absolute())
-    executor.update_parameters(**parameters(folder.absolute(), name, request))
-    executor.parameters["map_count"] = tasks
-    return executor
-
-
-def parameters(folder: Path, name: str, request: Request) -> dict[str, Any]:
-    """Return a request as submitit's parameters."""
-    optional = {
-        "partition": request.partition,
-        "account": request.account,
-        "qos": request.qos,
-        "gpus_per_node": request.gpus,
-        "gres": request.gres,
-        "mem": None if request.mem is None else f"{math.ceil(request.mem / 2**20)}M",
-        "constraint": request.constraint,
-        "exclude": request.exclude,
-        "array_parallelism": request.parallel,
-    }
-    return {
-        **{key: value for key, value in optional.items() if value is not None},
-        "job_name": name,
-        "time": math.ceil(request.seconds / 60),
-        "ntasks_per_node": 1,
-        "cpus_per_task": request.cpus,
-        "srun_args": [f"--cpus-per-task={request.cpus}"],  # since SLURM 22.05 a step does not inherit them
-        "signal_delay_s": request.grace,
-        "stderr_to_stdout": True,
-        "wckey": None,
-        "additional_parameters": {"requeue": True},
-        "setup": [*exports(folder, request), *request.setup],
-    }
-
-
-def exports(folder: Path, request: Request) -> list[str]:
-    """Return the script's first lines, which set the worker's environment; the time of the setup lines counts too."""
-    log = f"{shlex.quote(str(folder))}/${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}_0_log.out"
-    seconds = 60 * math.ceil(request.seconds / 60)
-    return [
-        f"export {JOB_END}=$(($(date +%s) + {seconds})) {GRACE}={request.grace} {LOG}={log}",
-        f"export {' '.join(f'{name}={value}' for name, value in ONE_THREAD.items())}",
-    ]
-
-
 def script(store: Path, plan: str, options: Options, request: Request, tasks: int) -> str:
     """Return the script that sbatch would get, to show it to the user."""
     options = replace(options, memory=memory_of(request, more=False), workers=tasks)
-    executor = executor_for(store / "submissions" / "ID", "flb-ID", request, tasks)
-    return executor._make_submission_file_text(worker_command(store, plan, options), "ID")
-
-
-@contextmanager
-def clean_environment() -> Iterator[None]:
-    """Hide the secrets and the variables of a job around the launcher, while sbatch is called.
-
-    Jobs inherit sbatch's environment: they would take the outer job's variables for their own, and SLURM would keep the
-    secrets in its files. Workers need no secrets: other processes download data and send runs to W&B.
-    """
-    before = dict(os.environ)
-    for name in before:
-        if name not in KEPT_VARIABLES and (name.startswith("SLURM_") or is_secret(name)):
-            del os.environ[name]
-    try:
-        yield
-    finally:
-        os.environ.update(before)
+    folder = (store / "submissions" / "ID").absolute()
+    return Array(folder, "flb-ID", tasks, request, worker_command(store, plan, options)).script()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from flbench.launch.slurm import Request
+from flbench.launch.sbatch import Request
 from flbench.messages import unknown
 from flbench.sweeps.source import Source, SpecError
 from flbench.sweeps.spec import Memory, Resources, Strict, WallTime, parse_time

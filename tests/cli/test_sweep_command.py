@@ -285,6 +285,19 @@ def test_dry_run_shows_the_script_that_sbatch_gets(spec: Path, tmp_path: Path) -
     assert not (tmp_path / "store").exists()
 
 
+def test_a_store_that_no_job_can_write_its_log_to_is_refused_before_anything_is_written(
+    spec: Path, tmp_path: Path
+) -> None:
+    (profile := tmp_path / "p.yaml").write_text("time: 2h\n")
+    (tmp_path / "runs").mkdir()
+    store = tmp_path / "runs" / "a\nb"
+    options = ["--backend", "slurm", "--profile", str(profile), "--store", str(store)]
+    for more in ([], ["--dry-run"]):
+        result = CliRunner().invoke(app, ["sweep", str(spec), *options, *more])
+        assert r"a SLURM job cannot write its log to a path with '\n'" in str(result.exception)
+    assert not list((tmp_path / "runs").iterdir())
+
+
 def test_mistake_in_a_profile_is_reported_before_anything_is_written(spec: Path, tmp_path: Path) -> None:
     (profile := tmp_path / "p.yaml").write_text("time: 2h\npartiton: gpu\n")
     result = CliRunner().invoke(app, ["sweep", str(spec), "--backend", "slurm", "--profile", str(profile)])

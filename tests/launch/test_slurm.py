@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from ast import literal_eval
@@ -14,7 +15,8 @@ import pytest
 from flbench.errors import UserError
 from flbench.launch import WorkersCrash
 from flbench.launch.cancel import cancel
-from flbench.launch.slurm import Request, SlurmLauncher, script, worker_command
+from flbench.launch.sbatch import Array, Request, require_loggable
+from flbench.launch.slurm import SlurmLauncher, script, worker_command
 from flbench.launch.submissions import Submission
 from flbench.store import Heartbeat, Lease, Store, files, strict_json
 from flbench.worker import Options
@@ -95,7 +97,69 @@ def test_script_requests_what_the_profile_sets(tmp_path: Path) -> None:
     assert "--workers=10" in lines[-1]
     assert "--memory=usual" in lines[-1]
     assert lines[-1].endswith('"--offset=$((0 + SLURM_ARRAY_TASK_ID))"')
-    assert "pickle" not in text and "submitit.core" not in text
+    assert "pickle" not in text
+
+
+#: Variables of a calling shell by which sbatch or srun would change the script, and such as add to it.
+DECIDED = {
+    "SBATCH_TIMELIMIT": "1", "SBATCH_MEM_PER_CPU": "1M", "SBATCH_MEM_PER_NODE": "1M", "SBATCH_JOB_NAME": "mine",
+    "SBATCH_ARRAY_INX": "0-99", "SBATCH_OUTPUT": "/dev/null", "SBATCH_ERROR": "/dev/null", "SBATCH_NO_REQUEUE": "1",
+    "SBATCH_SIGNAL": "KILL@9", "SBATCH_OPEN_MODE": "truncate", "SBATCH_PARTITION": "other", "SBATCH_WAIT": "1",
+    "SBATCH_CPUS_PER_GPU": "9", "SRUN_CPUS_PER_TASK": "9", "SRUN_EXPORT_ENV": "NONE", "SLURM_TIMELIMIT": "1",
+}  # fmt: skip
+ADDED = {"SBATCH_ACCOUNT": "ours", "SBATCH_RESERVATION": "a\nb", "SBATCH_EXPORT": "NONE", "SBATCH_GPUS": "1"}
+
+
+def test_the_profile_wins_over_the_shell_and_the_rest_stays(
+    store: Store, bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (DECIDED | ADDED).items():
+        monkeypatch.setenv(name, value)
+    program(bin, "sbatch", f"env -0 > {tmp_path}/environment; echo Submitted batch job 7")
+    request = Request(seconds=600, mem=2**30, partition="main")
+    SlurmLauncher(store, PLAN, Options(), request, workers=1).start(1)
+    pairs = (item.partition("=") for item in (tmp_path / "environment").read_text().split("\0"))
+    inherited = {name: value for name, _, value in pairs if name in DECIDED | ADDED}
+    assert inherited == ADDED
+    lines = script(store.root, PLAN, Options(), request, tasks=1).splitlines()
+    added = "SBATCH_ACCOUNT='ours', SBATCH_EXPORT='NONE', SBATCH_GPUS='1', SBATCH_RESERVATION='a\\nb'"
+    assert f"# From this shell, sbatch also reads {added}" in lines
+    decided = ", ".join(sorted(name for name in DECIDED if name != "SLURM_TIMELIMIT"))
+    assert f"# From this shell, sbatch does not get {decided}: this script decides" in lines
+
+
+@pytest.mark.parametrize(
+    ("request_", "decided"),
+    [
+        (Request(600), []),
+        (Request(600, gpus=1), ["SBATCH_GPUS", "SBATCH_GRES"]),
+        (Request(600, gres="gpu:1"), ["SBATCH_GPUS", "SBATCH_GRES"]),
+        (Request(600, account="a", qos="q"), ["SBATCH_ACCOUNT", "SBATCH_QOS"]),
+        (Request(600, constraint="c", exclude="n1"), ["SBATCH_CONSTRAINT", "SBATCH_EXCLUDE"]),
+        (Request(600, mem=1), ["SBATCH_MEM_PER_GPU"]),
+    ],
+)
+def test_a_variable_is_hidden_only_if_the_profile_sets_its_option(request_: Request, decided: list[str]) -> None:
+    names = ["ACCOUNT", "CONSTRAINT", "EXCLUDE", "GPUS", "GRES", "MEM_PER_GPU", "QOS"]
+    text = Array(Path("/s"), "flb-a", 1, request_, "true").script({f"SBATCH_{name}": "x" for name in names})
+    assert [name for name in names if f"SBATCH_{name}='x'" not in text] == [name[7:] for name in decided]
+
+
+def test_a_percent_sign_in_the_stores_path_is_no_pattern(tmp_path: Path) -> None:
+    store = tmp_path / "50%j it's"
+    lines = script(store, PLAN, Options(), Request(seconds=600), tasks=1).splitlines()
+    (output,) = (line for line in lines if line.startswith("#SBATCH --output="))
+    pattern = f"{tmp_path}/50%%j it's/submissions/ID/%A_%a_0_log.out"
+    assert shlex.split(output.partition("=")[2]) == [pattern]
+    step = shlex.split(lines[-1])
+    assert step[step.index("--output") + 1] == pattern
+    assert f"FLBENCH_JOB_LOG={shlex.quote(f'{store}/submissions/ID')}/" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\tb", "a\x7fb", "a\\b"])
+def test_a_path_that_no_script_can_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=r"a SLURM job cannot write its log to a path with '.*'; name another by"):
+        require_loggable(tmp_path / name / "store")
 
 
 def test_a_warning_during_start_up_does_not_kill_the_worker(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flbench.launch.slurm import Request
+from flbench.launch.sbatch import Request
 from flbench.sweeps.profile import load_profile
 from flbench.sweeps.source import SpecError
 from flbench.sweeps.spec import Resources

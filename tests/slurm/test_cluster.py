@@ -20,9 +20,9 @@ import pytest
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable
 from flbench.launch import WorkersCrash
-from flbench.launch.slurm import Request
+from flbench.launch.sbatch import Request
 from flbench.slurm import config_value
-from flbench.slurm.commands import output_of
+from flbench.slurm.commands import output_of, show_job
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from tests.faults.stub import experiments, undisturbed
@@ -258,6 +258,35 @@ def test_two_sweeps_at_the_same_time_execute_each_run_once(cluster: Cluster) -> 
     assert_undisturbed(cluster, plan)
     for experiment in plan:
         assert sorted(cluster.executed(experiment)) == list(range(1, 101))
+
+
+def test_variables_of_the_shell_do_not_override_the_profile(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = {"TIMELIMIT": "1", "MEM_PER_CPU": "9M", "MEM_PER_NODE": "9M", "JOB_NAME": "x", "ARRAY_INX": "0-9"}
+    hostile |= {"OUTPUT": "/dev/null", "NO_REQUEUE": "1", "PARTITION": "low", "WAIT": "1", "EXPORT": "NONE"}
+    for name, value in hostile.items():
+        monkeypatch.setenv(f"SBATCH_{name}", value)
+    monkeypatch.setenv("SRUN_CPUS_PER_TASK", "4")
+    monkeypatch.setenv("SBATCH_HINT", "nomultithread")
+    plan = experiments(1, rounds=1000)  # SBATCH_EXPORT keeps STUB_PAUSE from the worker
+    with cluster.sweep_in_progress(plan, replace(N1, mem=500 * 2**20, partition="main")) as sweep:
+        shown = show_job(cluster.job_ids()[0])
+        assert sweep.result(120).exit_code == 0
+    assert shown is not None
+    (submission,) = cluster.submissions()
+    found = {key: shown[key] for key in ("JobName", "TimeLimit", "MinMemoryNode", "Partition", "Requeue")}
+    assert found == {
+        **{"JobName": submission.name, "TimeLimit": "00:10:00", "MinMemoryNode": "500M"},
+        **{"Partition": "main", "Requeue": "1"},
+    }
+    assert submission.logs()
+
+
+def test_a_percent_sign_in_the_stores_path(dev_cluster: None, tmp_path: Path) -> None:
+    cluster, plan = Cluster(Store(tmp_path / "50%j it's")), experiments(1, rounds=40)
+    assert cluster.sweep(plan, N1).exit_code == 0
+    assert_undisturbed(cluster, plan)
+    (submission,) = cluster.submissions()
+    assert [log.name for log in submission.logs()] == [f"{submission.job_id}_0_0_log.out"]
 
 
 def fake_sbatch(directory: Path, *lines: str) -> dict[str, str]:

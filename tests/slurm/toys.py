@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from flbench.config import Experiment
-from flbench.launch.slurm import Request, SlurmLauncher
+from flbench.launch.sbatch import Request
+from flbench.launch.slurm import SlurmLauncher
 from flbench.launch.submissions import Submission
 from flbench.orchestrate import Orchestrator, Outcome
 from flbench.slurm import Row, squeue
