@@ -21,7 +21,7 @@ ROOMS = [
     "sweeps", "launch", "worker", "slurm", "testing", "bench",
     "trained", "execution", "execution_types", "studies", "probes", "theory", "engine", "methods", "metrics", "models",
     "data", "store", "halving", "config", "registry", "references", "plugin_files", "messages", "streams", "choices",
-    "metric_specs", "errors", "regular",
+    "metric_specs", "errors", "parquet_files", "regular",
 ]  # fmt: skip
 
 

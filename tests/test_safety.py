@@ -26,8 +26,10 @@ from flbench.errors import UserError
 from flbench.store import Entry, Lease, Store, encode_plan, strict_json
 from flbench.store.secrets import redact
 from tests.faults.stub import experiments
+from tests.hostile_files import HOSTILE, SOUND
 
 ROOT = Path(__file__).parents[1]
+ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT)}
 FLBENCH = (sys.executable, "-c", "from flbench.cli import main; main()")
 SPEC = "version: 1\nname: toy\nbase: {dataset: digits, rounds: 2, E: 1}\naxes: {norm: [none, ln]}\nseeds: [0]\n"
 
@@ -146,6 +148,49 @@ def test_a_hostile_exported_file(marker: Path, tmp_path: Path) -> None:
         assert isinstance(cli("import", name).exception, UserError)
         assert isinstance(cli("report", "--results", name).exception, UserError)
     assert not (tmp_path / "store").exists()
+
+
+#: Reads exported files by every command, then prints how each ended and the most memory that all took, in MiB.
+READING = """
+import contextlib, io, json, os, sys
+from flbench.cli import main
+said = {}
+for name in sys.argv[1:]:
+    for command in ("verify --results", "import", "report --json --results"):
+        sys.argv = ["flbench", *command.split(), name]
+        with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.redirect_stdout(io.StringIO()) as out:
+            try:
+                main()
+                code = 0
+            except SystemExit as ended:
+                code = ended.code
+        said[f"{name} {command}"] = (code, err.getvalue() + out.getvalue())
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps([said, int(status["VmHWM"].split()[0]) / 1024]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of a process's memory")
+def test_a_file_that_unpacks_to_far_more_than_its_size_takes_no_memory(marker: Path, tmp_path: Path) -> None:
+    """Read them in a process of its own, which needs little more memory than for a sound file."""
+    (tmp_path / "sound.parquet").write_bytes(SOUND.read_bytes())
+
+    def read(*names: str) -> tuple[dict[str, list[Any]], float]:
+        command = [sys.executable, "-c", READING, *names]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, env=ENVIRON)
+        return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+    for write in HOSTILE:
+        write(tmp_path / f"{write.__name__}.parquet")
+    sound, usual = read("sound.parquet")
+    assert [code for code, _ in sound.values()] == [0, 0, 0], sound
+    hostile, memory = read(*(f"{write.__name__}.parquet" for write in HOSTILE))
+    assert memory < usual + 100, f"{memory:.0f} MiB, and {usual:.0f} MiB for a sound file"
+    for write, says in HOSTILE.items():
+        for command, code in (("verify --results", 1), ("import", 2), ("report --json --results", 2)):
+            ended, message = hostile[f"{write.__name__}.parquet {command}"]
+            assert ended == code, (command, message)
+            assert says in message, command
 
 
 def outside(tmp_path: Path) -> Path:

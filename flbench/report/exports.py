@@ -10,25 +10,33 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from flbench.config import Experiment, canonical_json, content_of, parse_experiment
 from flbench.errors import UserError
-from flbench.regular import open_regular
+from flbench.parquet_files import most_bytes, read_bounded, unpacked
 from flbench.report.stored import StoredRun
 from flbench.store import Result, RunRequest, files, strict_json
 from flbench.store.names import is_number, is_run_id
 from flbench.store.records import check_record, parse_records
+from flbench.store.results import shared_facts
 
 #: Version of the file's layout; raised when older code could not read it. Since 2 the last record, which the metrics
 #: hold, is not repeated in the result.
 SCHEMA = 2
 _SCHEMA_KEY = b"flbench.schema"
 _COLUMNS = ("run_id", "experiment", "result", "metrics", "environment")
+
+#: Most bytes of a row's text; 100,000 evaluations have 30 million. The values in JSON take up to 20 times as much.
+MOST_ROW = 1 << 26
+
+#: Bytes and rows to decode at once.
+_BATCH = 1 << 24, 1024
 
 
 @dataclass(frozen=True)
@@ -51,9 +59,9 @@ class Exported:
         """The typed experiment; None where it cannot be read."""
         return self.stored.experiment
 
-    @cached_property
+    @property
     def records(self) -> list[dict[str, Any]]:
-        """The metrics, one record per evaluated round."""
+        """The metrics, one record per evaluated round; parsed again by each access: they take 8 times the memory."""
         return parse_records(self.metrics)
 
     def to_row(self) -> dict[str, str]:
@@ -73,6 +81,10 @@ class Exported:
     @classmethod
     def from_row(cls, row: Mapping[str, str]) -> Exported:
         """Return what ``to_row`` wrote; raises ValueError for anything that it cannot have written."""
+        if not all(isinstance(text, str) for text in row.values()):
+            raise ValueError("a column is empty")
+        if sum(map(len, row.values())) > MOST_ROW:
+            raise ValueError(f"its texts have more than {MOST_ROW:,} characters")
         if row["sha256"] != _checksum(row):
             raise ValueError("its checksum does not fit")
         if not is_run_id(row["run_id"]):
@@ -89,8 +101,8 @@ class Exported:
         records = [check_record(record) for record in strict_json.parse_lines(metrics)]
         result = Result.parse({"final": records[-1] if records else {}, **raw}, "")
         result = dataclasses.replace(result, file=f"{result.rounds:08d}.json")
-        exported = cls(row["run_id"], row["experiment"], result, metrics, trees["environment"])
-        exported.check()
+        exported = cls(row["run_id"], row["experiment"], result, metrics, shared_facts(trees["environment"]))
+        exported.check(records)
         return exported.on_its_data()
 
     def on_its_data(self) -> Exported:
@@ -108,16 +120,18 @@ class Exported:
             result=dataclasses.replace(self.result, run_id=experiment.run_id),
         )
 
-    def check(self) -> None:
-        """Raise ValueError, or UserError, unless experiment, result and metrics belong together."""
+    def check(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Raise ValueError, or UserError, unless experiment, result and metrics, which hold ``records``, agree."""
         if self.result.run_id != self.run_id:
             raise ValueError(f"its result belongs to run {self.result.run_id!r}")
         checksum = hashlib.sha256(self.metrics).hexdigest()
         if (checksum, len(self.metrics)) != (self.result.metrics_sha256, self.result.metrics_bytes):
             raise ValueError("its metrics are not those of its result")
-        if {record.get("round") for record in self.records} != self.result.evaluated:
+        if {record["round"] for record in records} != self.result.evaluated:
             raise ValueError("its metrics lack evaluations of its result")
-        if (self.records[-1] if self.records else {}) != self.result.final:
+        if any(later["round"] <= earlier["round"] for earlier, later in pairwise(records)):
+            raise ValueError("the rounds of its metrics do not ascend")
+        if (records[-1] if records else {}) != self.result.final:
             raise ValueError("its last record is not that of its metrics")
         self.wanted()
 
@@ -174,25 +188,38 @@ def run_ids(path: Path) -> set[str]:
     return {str(row["run_id"]) for row in _rows(path, ["run_id"])}
 
 
-def _rows(path: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of an exported file, or some columns of them."""
+def _rows(path: Path, columns: Sequence[str] = (*_COLUMNS, "sha256")) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an exported file, or some columns of them, unpacked a few at a time."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with open_regular(path) as file:
-            whole = pq.ParquetFile(file)
-            schema, rows = whole.schema_arrow, whole.read(columns).to_pylist()
+        data = read_bounded(path)
+        left = most = most_bytes(len(data))
+        size = unpacked(data, most)
+        whole = pq.ParquetFile(pa.BufferReader(data))
+        _check_layout(path, whole.schema_arrow)
+        for batch in whole.iter_batches(size.rows_within(*_BATCH), columns=columns):
+            left -= batch.nbytes
+            if left < 0:
+                raise ValueError(f"its rows have more than {most:,} bytes")
+            yield from batch.to_pylist()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file: expected runs written by `flbench export`") from None
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: not a readable parquet file ({reason}); export the runs again") from None
+
+
+def _check_layout(path: Path, schema: Any) -> None:
+    """Raise UserError unless a parquet file has the schema of exported runs, in a version that this flbench reads."""
+    import pyarrow as pa
+
     version = (schema.metadata or {}).get(_SCHEMA_KEY, b"").decode(errors="replace")
-    if not is_number(version) or not {*_COLUMNS, "sha256"} <= {*schema.names}:
+    texts = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    if not is_number(version) or any(texts.count(name) != 1 for name in (*_COLUMNS, "sha256")):
         raise UserError(f"{path}: a parquet file, but not one written by `flbench export`")
     if int(version) > SCHEMA:
         raise UserError(
             f"{path}: written by a newer flbench (schema {version}, this one reads {SCHEMA}); update flbench"
         )
-    return list(rows)

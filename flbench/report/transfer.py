@@ -14,6 +14,7 @@ from flbench.report.exports import Exported, read
 from flbench.report.runs import TAIL
 from flbench.report.stored import RETIRED, StoredRun
 from flbench.store import Lease, Result, RunDir, Store, files, strict_json
+from flbench.store.results import is_plain
 
 #: Fields of an environment that concern the machine's user rather than the numbers; they do not leave the store.
 PRIVATE = frozenset({"host", "argv", "cuda_visible_devices"})
@@ -55,7 +56,7 @@ def _export_run(run: RunDir, result: Result) -> Exported:
         metrics=strict_json.join_lines(run.metrics(result)),
         environment=without_private(attempt.environment() if attempt else {}),
     )
-    exported.check()
+    exported.check(exported.records)
     return exported.on_its_data()
 
 
@@ -75,7 +76,7 @@ def _ends_of(whole: Exported) -> Exported:
 
 def without_private(environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return what may leave the store of an environment in which a run was computed."""
-    return {name: value for name, value in environment.items() if name not in PRIVATE}
+    return {name: value for name, value in environment.items() if name not in PRIVATE and is_plain(value)}
 
 
 def contradiction(result: Result, records: Sequence[Mapping[str, Any]], new: Exported) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
+_DIGITS = re.compile(r"[0-9]{1,18}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -17,8 +18,8 @@ def is_run_id(text: object) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Return whether these are ASCII digits; ``int`` fails on some digits of Unicode."""
-    return text.isascii() and text.isdigit()
+    """Return whether ``int`` reads these digits as a count: it fails on some digits of Unicode, and on thousands."""
+    return _DIGITS.fullmatch(text) is not None
 
 
 def is_name(text: object) -> bool:

@@ -78,10 +78,17 @@ def _shared(items: frozenset[Any]) -> frozenset[Any]:
     return items
 
 
-def _shared_facts(value: dict[str, Any]) -> dict[str, Any]:
-    """Return these facts as an object that equal facts share."""
+def is_plain(value: object) -> bool:
+    """Return whether this may be a fact: a text, a number, true, false or nothing."""
+    return isinstance(value, str | int | float | None)
+
+
+def shared_facts(value: dict[str, Any]) -> dict[str, Any]:
+    """Return these facts as an object that equal facts share; raises ValueError where a value is no plain one."""
+    if len(value) > MOST_FACTS:
+        raise ValueError(f"expected at most {MOST_FACTS} facts, got {len(value):,}")
     for name, item in value.items():
-        if not isinstance(item, str | int | float | None):
+        if not is_plain(item):
             raise ValueError(f"{name:.40}: expected a plain value")
     return _object_of(tuple((name, type(item), item) for name, item in value.items()))
 
@@ -91,6 +98,9 @@ def _object_of(items: tuple[tuple[str, type, Any], ...]) -> dict[str, Any]:
     return {name: item for name, _, item in items}
 
 
+#: Most facts about what a run was computed with; flbench writes 20.
+MOST_FACTS = 100
+
 #: A count in a file that anybody may have written.
 Count = Annotated[int, Field(ge=0, le=MOST, strict=True)]
 
@@ -98,7 +108,7 @@ Count = Annotated[int, Field(ge=0, le=MOST, strict=True)]
 Round = Annotated[int, Field(ge=0, le=MAX_ROUNDS, strict=True)]
 
 #: Plain values by name: versions, devices.
-Facts = Annotated[dict[str, Any], AfterValidator(_shared_facts)]
+Facts = Annotated[dict[str, Any], AfterValidator(shared_facts)]
 
 
 @dataclass(frozen=True, slots=True)

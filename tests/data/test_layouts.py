@@ -56,6 +56,17 @@ def test_shards_are_read_in_order_in_the_folder_and_below_data(tmp_path: Path) -
     assert (load(folder_set(tmp_path)).train.images == IMAGES).all()
 
 
+def test_a_shard_of_more_images_than_bytes_is_refused(tmp_path: Path) -> None:
+    """One image and one label, 200,000 times: they take 1 KB of the file."""
+    import pyarrow as pa
+
+    times = pa.array([0] * 200_000, pa.int32())
+    image = pa.DictionaryArray.from_arrays(times, pa.array([encode(IMAGES[0])]))
+    write_set(tmp_path, {"image": image, "label": times})
+    with pytest.raises(UserError, match=r"train-00000-of-00001.parquet: its [\d,]+ bytes hold 200,000 images"):
+        load(folder_set(tmp_path))
+
+
 def test_a_missing_shard_is_reported(tmp_path: Path) -> None:
     write_set(tmp_path, columns())
     (tmp_path / "train-00000-of-00001.parquet").rename(tmp_path / "train-00001-of-00003.parquet")

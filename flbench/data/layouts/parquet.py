@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +16,11 @@ from flbench.data.arrays import Bytes, Ints
 from flbench.data.images import Encoded, Shape, common_shape, decode_batches, reading
 from flbench.data.layouts.base import BATCH, Expected, FoundFiles, Layout, RawData, RawSplit, names_in
 from flbench.errors import UserError
+from flbench.parquet_files import MOST_RATIO, unpacked
 from flbench.regular import open_regular
+
+#: Bytes of encoded images to read at once, where a file repeats them.
+_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class _Table:
         self.files = []
         for shard in shards:
             with reading(shard):
-                self.files.append((shard, _parquet(shard)))
+                self.files.append((shard, *_parquet(shard)))
         self.image, self.label = self._first_of(("image", "img")), self._first_of(label)
         self.labels = self._integers(self.label)
         index = self._integers("index") if self._has("index") else np.arange(len(self.labels))
@@ -103,10 +108,10 @@ class _Table:
 
     def images(self) -> Iterator[list[Encoded]]:
         """Yield encoded images in the order of the files, in batches."""
-        for path, file in self.files:
+        for path, file, rows in self.files:
             row = 0
             with reading(path):
-                for batch in file.iter_batches(BATCH, columns=[self.image]):
+                for batch in file.iter_batches(rows, columns=[self.image]):
                     encoded = _encoded_bytes(batch.column(0))
                     yield [Encoded(f"{path}, row {row + at}", value) for at, value in enumerate(encoded)]
                     row += len(encoded)
@@ -129,7 +134,7 @@ class _Table:
             return ()
 
     def _has(self, column: str) -> bool:
-        return all(column in file.schema_arrow.names for _, file in self.files)
+        return all(column in file.schema_arrow.names for _, file, _ in self.files)
 
     def _first_of(self, names: tuple[str, ...]) -> str:
         """Return the first of these columns that all shards have."""
@@ -137,13 +142,13 @@ class _Table:
             if self._has(name):
                 return name
         path, columns = next(
-            (path, file.schema_arrow.names) for path, file in self.files if names[0] not in file.schema_arrow.names
+            (path, file.schema_arrow.names) for path, file, _ in self.files if names[0] not in file.schema_arrow.names
         )
         raise UserError(f"{path} has no column {names[0]!r}; its columns: {', '.join(columns)}")
 
     def _column(self, name: str) -> list[Any]:
         values = []
-        for path, file in self.files:
+        for path, file, _ in self.files:
             with reading(path):
                 values += file.read(columns=[name]).column(0).to_pylist()
         return values
@@ -156,16 +161,20 @@ class _Table:
         return np.array(values, dtype=np.int64)
 
 
-def _parquet(path: Path) -> Any:
+def _parquet(path: Path) -> tuple[Any, int]:
+    """Return an open shard and the rows to decode at once; raises ValueError for more than its size can hold."""
     import pyarrow.parquet as pq
 
-    with open_regular(path):  # ParquetFile would block on a FIFO
-        return pq.ParquetFile(path)
+    with open_regular(path) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        size = unpacked(data, MOST_RATIO * len(data))
+        if size.values > len(data):
+            raise ValueError(f"its {len(data):,} bytes hold {size.values:,} images")
+    return pq.ParquetFile(path), size.rows_within(_BYTES, BATCH)
 
 
 def _rows(shard: Path) -> int:
     with reading(shard):
-        rows: int = _parquet(shard).metadata.num_rows
+        rows: int = _parquet(shard)[0].metadata.num_rows
     return rows
 
 
