@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from flbench.config import Experiment
-from flbench.errors import StoreUnusable
+from flbench.errors import StoreUnusable, UserError
 from flbench.launch import ROUND_SECONDS, Launcher, WorkersCrash, workers_worth
 from flbench.progress import Progress, RunSnapshot, Watch
 from flbench.store import CancelMark, LiveWorker, Plan, Store, read_search
@@ -129,6 +129,8 @@ class Orchestrator:
                         self._drain(launcher, interrupts, progress)
                         return self._outcome(self._watch.update())
                     self._start_missing_workers(launcher, progress)
+                    if detach and launcher.delayed and not self._launched:
+                        raise UserError(f"no worker was started: {launcher.delayed}; run the same command again later")
                     if detach:
                         return self._outcome(progress)
                     progress = self._wait(launcher)
@@ -157,10 +159,11 @@ class Orchestrator:
         idle = max(0, on_plan - len(progress.active))
         worth = max(self._workers_worth(launcher, progress), on_plan + progress.out_of_memory)
         missing = min(room, progress.pending - idle, worth - on_plan)
-        if missing > 0 and self._has_disk_space(on_plan):
+        if missing > 0 and not launcher.delayed and self._has_disk_space(on_plan):
             self._stop_crash_loop(launcher, progress, missing)
-            launcher.start(missing, min(missing, progress.out_of_memory))
-            self._launched += missing
+            started = launcher.start(missing, min(missing, progress.out_of_memory))
+            self._launched += started
+            self._starts_without_progress += started
 
     def _workers_worth(self, launcher: Launcher, progress: Progress) -> int:
         """Return how many workers the work that is left is worth, by the speed of the finished runs.
@@ -212,9 +215,8 @@ class Orchestrator:
         counts = (progress.done, progress.failed, progress.rounds_done)
         if counts != self._last_counts:
             self._starts_without_progress = 0
-        self._starts_without_progress += starting
         self._last_counts = counts
-        if self._starts_without_progress > launcher.slots * self._max_attempts + 2:
+        if self._starts_without_progress + starting > launcher.slots * self._max_attempts + 2:
             raise WorkersCrash(f"workers end right after they start; {launcher.crash_log() or 'none left a log'}")
 
     def _wait(self, launcher: Launcher) -> Progress:
@@ -225,7 +227,7 @@ class Orchestrator:
         began = time.monotonic()
         progress = self._watch.update(workers)
         self._cost = time.monotonic() - began
-        return progress
+        return replace(progress, delayed=launcher.delayed)
 
     def _live_adopted(self) -> list[LiveWorker]:
         """Return the adopted workers that are still alive."""

@@ -66,6 +66,7 @@ class Progress:
         ended: the runs that have ended, by index in the plan, in the order in which they were found; it only grows.
         stopping: whether the workers were asked to stop at the end of their round.
         seconds_per_round: the time of a round in the finished runs; None if none is finished, or they have no rounds.
+        delayed: why no worker can start for now; empty if one can.
     """
 
     total: int
@@ -87,6 +88,7 @@ class Progress:
     dropped: int = 0
     waiting: int = 0
     seconds_per_round: float | None = None
+    delayed: str = ""
 
     @property
     def share(self) -> float:

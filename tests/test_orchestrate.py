@@ -11,6 +11,7 @@ import pytest
 
 from flbench.cli.sweep_run import leaderboard
 from flbench.config import Experiment, parse_experiment
+from flbench.errors import UserError
 from flbench.launch import WorkersCrash
 from flbench.launch.inline import InlineLauncher
 from flbench.orchestrate import Orchestrator
@@ -107,18 +108,53 @@ def test_worker_that_dies_with_its_run_is_replaced_until_the_run_is_given_up(sto
     )  # lost: read before the worker's end was recorded
 
 
+class DelayedLauncher(InlineLauncher):
+    """Refuses the first five starts, as SLURM does while a partition is drained."""
+
+    refusals = 0
+
+    def start(self, count: int, out_of_memory: int = 0) -> int:
+        if self.refusals < 5:
+            self.refusals += 1
+            return 0
+        return super().start(count, out_of_memory)
+
+
+def test_workers_that_cannot_start_yet_are_waited_for(store: Store) -> None:
+    plan = experiments(1)
+
+    def launcher() -> InlineLauncher:
+        return DelayedLauncher(store, "toy/abc", plan, Options(), load=lambda _: OneByOne(execute))
+
+    outcome = Orchestrator(store, "toy/abc", plan, launcher).run()
+    assert (outcome.exit_code, outcome.launched) == (0, 1)
+
+
+def test_a_detached_sweep_whose_workers_cannot_start_says_so(store: Store) -> None:
+    plan = experiments(1)
+
+    def launcher() -> InlineLauncher:
+        delayed = DelayedLauncher(store, "toy/abc", plan, Options())
+        delayed.delayed = "SLURM takes no jobs now"
+        return delayed
+
+    with pytest.raises(UserError, match="no worker was started: SLURM takes no jobs now; run the same command again"):
+        Orchestrator(store, "toy/abc", plan, launcher).run(detach=True)
+
+
 class DyingWorkerLauncher:
     """Start a worker that is killed after it was counted and before its run is read."""
 
     def __init__(self, store: Store, experiment: Experiment) -> None:
-        self.slots, self.start_seconds = 1, 0.0
+        self.slots, self.start_seconds, self.delayed = 1, 0.0, ""
         self._store, self._experiment = store, experiment
         self._counts: Iterator[int] | None = None
         self._lease = replace(Lease.here(), pid_start="not this process")
 
-    def start(self, count: int, out_of_memory: int = 0) -> None:
+    def start(self, count: int, out_of_memory: int = 0) -> int:
         assert self._store.claim(self._experiment, self._lease) is not None
         self._counts = iter([1])
+        return count
 
     def alive(self) -> int:
         if self._counts is None:
@@ -150,10 +186,11 @@ class CountingLauncher(DyingWorkerLauncher):
     """Counts the workers that it is asked to start, of which each takes ten seconds to start."""
 
     def __init__(self) -> None:
-        self.slots, self.start_seconds, self.started = 33, 10.0, 0
+        self.slots, self.start_seconds, self.started, self.delayed = 33, 10.0, 0, ""
 
-    def start(self, count: int, out_of_memory: int = 0) -> None:
+    def start(self, count: int, out_of_memory: int = 0) -> int:
         self.started += count
+        return count
 
     def alive(self) -> int:
         return self.started

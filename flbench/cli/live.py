@@ -154,6 +154,8 @@ def summary_line(progress: Progress) -> str:
     parts += [f"{progress.dropped} dropped"] if progress.dropped else []
     parts += [f"{progress.failed} failed"] if progress.failed else []
     parts += [f"{len(progress.active)} running, {progress.workers} workers"]
+    if progress.delayed:
+        parts += [f"{progress.delayed}; trying again"]
     if progress.stopping:
         parts += [STOPPING]
     elif progress.runs_per_hour is not None:

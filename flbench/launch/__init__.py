@@ -29,8 +29,12 @@ class Launcher(Protocol):
     def start_seconds(self) -> float:
         """Return the seconds of work that a worker must have for its start to pay; 0: one run is always enough."""
 
-    def start(self, count: int, out_of_memory: int = 0) -> None:
-        """Start ``count`` more workers, ``out_of_memory`` of them for runs that ran out of memory."""
+    @property
+    def delayed(self) -> str:
+        """Return why no worker can start for now; '' if one can."""
+
+    def start(self, count: int, out_of_memory: int = 0) -> int:
+        """Start ``count`` more workers, ``out_of_memory`` of them for runs that ran out of memory; return how many."""
 
     def alive(self) -> int:
         """Return how many of the started workers are alive."""

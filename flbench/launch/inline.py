@@ -25,7 +25,7 @@ class InlineLauncher:
         options: Options,
         load: Callable[[Options], Engine] = load_engine,
     ) -> None:
-        self.slots, self.start_seconds = 1, 0.0
+        self.slots, self.start_seconds, self.delayed = 1, 0.0, ""
         self._store, self._plan, self._options, self._load = store, plan, options, load
         self._runs = Plan.of(experiments)
         self._stop = threading.Event()
@@ -34,17 +34,22 @@ class InlineLauncher:
         self._crash_log = ""
         self._store_error: StoreUnusable | OSError | None = None
 
-    def start(self, count: int, out_of_memory: int = 0) -> None:
+    def start(self, count: int, out_of_memory: int = 0) -> int:
         """Start the worker unless it is alive.
+
+        Returns:
+            1 if it was started, otherwise 0.
 
         Raises:
             StoreUnusable, OSError: the error of the store that ended the previous worker.
         """
         if self._store_error is not None:
             raise self._store_error
-        if count and not self.alive():
-            self._thread = threading.Thread(target=self._work, name="flbench-worker", daemon=True)
-            self._thread.start()
+        if not count or self.alive():
+            return 0
+        self._thread = threading.Thread(target=self._work, name="flbench-worker", daemon=True)
+        self._thread.start()
+        return 1
 
     def alive(self) -> int:
         """Return 1 while the worker is alive, otherwise 0."""

@@ -55,6 +55,7 @@ class LocalLauncher:
     """
 
     start_seconds = 0.0  # on cores that would be idle
+    delayed = ""
 
     def __init__(
         self,
@@ -73,8 +74,11 @@ class LocalLauncher:
         self._store, self._plan, self._options, self._command = store, plan, options, command
         self._workers: list[_Worker] = []
 
-    def start(self, count: int, out_of_memory: int = 0) -> None:
+    def start(self, count: int, out_of_memory: int = 0) -> int:
         """Start ``count`` workers.
+
+        Returns:
+            ``count``.
 
         Raises:
             StoreUnusable: their logs cannot be created.
@@ -106,6 +110,7 @@ class LocalLauncher:
             except OSError as error:
                 raise WorkersCrash(f"cannot start a worker: {error}") from None
             self._workers.append(_Worker(process, log, gpus, oom_kills()))
+        return count
 
     def alive(self) -> int:
         """Return how many of the started processes run; record how the others ended."""

@@ -15,7 +15,7 @@ from flbench.launch import WorkersCrash, end_of_log, record_user_kill
 from flbench.launch.local import WORKER
 from flbench.launch.sbatch import Array, Refused, Request
 from flbench.launch.submissions import Submission
-from flbench.slurm import Row, config_value, scancel, squeue
+from flbench.slurm import Row, config_value, scancel, shows_lack_of_memory, squeue
 from flbench.store import Store
 from flbench.worker import Options
 
@@ -41,8 +41,14 @@ ARRAY_SIZE = 1000
 #: The worker does not need that warning: it knows the end of its wall time, and a preemption sends SIGTERM afterwards.
 IGNORE_USR2 = 'trap "" USR2; exec "$0" "$@"'
 
-#: Parts of sbatch's error messages after which the same call may succeed later.
-TEMPORARY_ERRORS = ("timed out", "Unable to contact", "temporarily", "Connection refused", "SubmitJob")
+#: Parts of sbatch's messages after which SLURM may have accepted the jobs or not.
+UNCERTAIN = ("timed out", "Unable to contact", "temporarily", "Connection refused")
+
+#: Parts of sbatch's messages after which the same call may succeed later: a partition is drained or inactive, or nodes.
+LATER = ("Required partition not available", "Required node not available")
+
+#: Part of sbatch's message if a limit on jobs is reached: if some of them are this plan's, they will end and make room.
+FULL = "SubmitJob"
 
 
 class SlurmLauncher:
@@ -63,7 +69,8 @@ class SlurmLauncher:
         self._workers, self._command = workers, command
         self._store, self._plan, self._options, self._request = store, plan, options, request
         self._rows: dict[str, list[Row]] = {}
-        self._polled_at, self._poll_pause, self._refused_until = -math.inf, 0.0, -math.inf
+        self._polled_at, self._poll_pause = -math.inf, 0.0
+        self._refused_until, self._refusal = -math.inf, ""
         self._seen: set[str] = set()  # names of submissions that have had a live job
         self._ended_before: dict[str, set[str]] = {}  # by submission, the tasks that had ended at its first poll
         self._failed_nodes: set[str] = set()
@@ -71,11 +78,19 @@ class SlurmLauncher:
 
     @property
     def slots(self) -> int:
-        """Return the requested number of workers; 0 for a while after SLURM refused a job, and after a ``scancel``."""
-        return self._workers if time.monotonic() >= self._refused_until and not self._cancelled else 0
+        """Return the requested number of workers; 0 after a ``scancel``."""
+        return 0 if self._cancelled else self._workers
 
-    def start(self, count: int, out_of_memory: int = 0) -> None:
+    @property
+    def delayed(self) -> str:
+        """Return why SLURM took no job a moment ago; '' if it did, or if it is time to ask again."""
+        return self._refusal if time.monotonic() < self._refused_until else ""
+
+    def start(self, count: int, out_of_memory: int = 0) -> int:
         """Submit ``count`` workers in arrays as large as SLURM allows; ``out_of_memory`` of them get more memory.
+
+        Returns:
+            How many SLURM has accepted; if they are fewer, ``delayed`` says why.
 
         Raises:
             UserError: SLURM refuses the jobs.
@@ -86,10 +101,12 @@ class SlurmLauncher:
         largest = max(1, int(config_value("MaxArraySize") or ARRAY_SIZE))
         more = out_of_memory if self._request.mem is not None else 0
         sharing = min(self._workers, self.alive() + count)
+        accepted = 0
         for wanted, more_memory in ((more, True), (count - more, False)):
             for begin in range(0, wanted, largest):
-                if self.slots:  # SLURM has accepted all arrays so far
-                    self._submit(begin, min(largest, wanted - begin), more_memory, sharing)
+                if not self.delayed:  # SLURM has accepted all arrays so far
+                    accepted += self._submit(begin, min(largest, wanted - begin), more_memory, sharing)
+        return accepted
 
     def alive(self) -> int:
         """Return how many jobs of the plan are queued or running; as before while SLURM does not answer."""
@@ -122,14 +139,23 @@ class SlurmLauncher:
         self._polled_at = -math.inf
 
     def crash_log(self) -> str:
-        """Return the end of the newest log of the plan's jobs; '' if there is none."""
+        """Return the end of the newest log of the plan's jobs, and what it means; '' if there is none."""
         ours = (found for found in Submission.all(self._store, ended=True) if found.plan == self._plan)
         logs = [log for submission in ours for log in submission.logs()]
         if not logs:
             return ""
-        return end_of_log(max(logs, key=lambda log: log.stat().st_mtime))
+        newest = max(logs, key=lambda log: log.stat().st_mtime)
+        states = {row.state for rows in self._rows.values() for row in rows}
+        if "OUT_OF_MEMORY" not in states and not shows_lack_of_memory(newest):
+            return end_of_log(newest)
+        mem = "its cluster's default" if self._request.mem is None else f"{self._request.mem / 2**20:.0f} MiB"
+        return (
+            f"a job does not have the memory that a worker needs to start (mem is {mem}, and importing torch takes "
+            f"about 0.7 GB): raise mem in the profile; {end_of_log(newest)}"
+        )
 
-    def _submit(self, begin: int, tasks: int, more_memory: bool, sharing: int) -> None:
+    def _submit(self, begin: int, tasks: int, more_memory: bool, sharing: int) -> int:
+        """Submit one array; return how many of its tasks SLURM has accepted."""
         excluded = ",".join(filter(None, [self._request.exclude, *sorted(self._failed_nodes)]))
         request = replace(self._request, exclude=excluded or None)
         if more_memory and request.mem is not None:
@@ -142,25 +168,28 @@ class SlurmLauncher:
             job = array.submit()
         except Refused as error:
             self._handle_refusal(submission, str(error))
+            return 0
         except UserError:
             submission.record_end()
             raise
-        else:
-            submission.record_job_id(job)
-            self._seen.add(submission.name)
-            self._ended_before[submission.name] = set()
-            self._polled_at = -math.inf
+        submission.record_job_id(job)
+        self._seen.add(submission.name)
+        self._ended_before[submission.name] = set()
+        self._polled_at = -math.inf
+        return tasks
 
     def _handle_refusal(self, submission: Submission, why: str) -> None:
-        """Pause submissions after a temporary error: SLURM may have accepted the job. Otherwise raise UserError."""
-        full = "SubmitJob" in why  # the limit on jobs; if some of them are this plan's, they will end and make room
-        if any(reason in why for reason in TEMPORARY_ERRORS) and (self._seen or not full):
-            submission.release()
-            self._refused_until = time.monotonic() + RETRY_SECONDS
-            return
-        submission.record_end()
+        """Wait before the next submission if SLURM may accept it then; otherwise raise UserError."""
         lines = [line for line in why.splitlines() if "sbatch" in line and "rror" in line] or why.splitlines()[-1:]
-        raise UserError(f"SLURM refuses the job: {' '.join(lines)}; its script is in {submission.folder}")
+        uncertain = any(reason in why for reason in UNCERTAIN)
+        if uncertain:
+            submission.release()
+        else:
+            submission.record_end()
+        if not uncertain and not any(reason in why for reason in LATER) and not (FULL in why and self._seen):
+            raise UserError(f"SLURM refuses the job: {' '.join(lines)}; its script is in {submission.folder}")
+        self._refused_until = time.monotonic() + RETRY_SECONDS
+        self._refusal = f"SLURM takes no jobs now ({' '.join(lines)})"
 
     def _poll(self) -> None:
         """Ask SLURM for the states of the plan's jobs, unless the last answer is recent."""

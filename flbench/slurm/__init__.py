@@ -6,6 +6,16 @@ A job's state comes from the store's files first, then from the controller (sque
 
 from flbench.slurm.commands import Row, config_value, scancel, squeue, state_of
 from flbench.slurm.job import Job
-from flbench.slurm.post_mortem import SlurmPostMortem, record_end
+from flbench.slurm.post_mortem import SlurmPostMortem, record_end, shows_lack_of_memory
 
-__all__ = ["Job", "Row", "SlurmPostMortem", "config_value", "record_end", "scancel", "squeue", "state_of"]
+__all__ = [
+    "Job",
+    "Row",
+    "SlurmPostMortem",
+    "config_value",
+    "record_end",
+    "scancel",
+    "shows_lack_of_memory",
+    "squeue",
+    "state_of",
+]

@@ -19,6 +19,9 @@ ENDED = frozenset(
 #: Seconds until a command is given up; a busy controller answers slowly.
 TIMEOUT = 60.0
 
+#: Beginnings of the variables with a user's defaults for the commands: SQUEUE_USERS, SCANCEL_STATE.
+_DEFAULTS = ("SQUEUE_", "SCANCEL_", "SCONTROL_", "SACCT_")
+
 #: The columns of squeue's output: the array's job id, the task, state, nodes, name.
 _FORMAT = "%F|%K|%T|%N|%j"
 
@@ -110,7 +113,9 @@ def output_of(*command: str) -> str | None:
 
 def run_command(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
     """Run a command; return None if it hangs or is not installed."""
-    environment = {**os.environ, "SLURM_TIME_FORMAT": "standard"}  # the user's format may not be ISO 8601
+    # The user's defaults for these commands may hide jobs or ask questions; their format of times may not be ISO 8601.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_DEFAULTS)}
+    environment["SLURM_TIME_FORMAT"] = "standard"
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment)
     except (OSError, subprocess.SubprocessError):

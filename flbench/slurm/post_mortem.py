@@ -6,12 +6,14 @@ import os
 import re
 import time
 from contextlib import suppress
+from pathlib import Path
 
+from flbench.regular import open_regular
 from flbench.slurm.commands import state_of
 from flbench.store import RunDir, Store, files, strict_json
 
-#: What SLURM writes into a job's output when it kills the job for its memory: such a job may end as FAILED.
-_MEMORY = (b"exceeded memory limit", b"oom-kill", b"oom_kill")
+#: What SLURM, the system or Python writes into a job's output if its memory does not suffice: it may end as FAILED.
+_MEMORY = (b"exceeded memory limit", b"oom-kill", b"oom_kill", b"Cannot allocate memory", b"MemoryError")
 
 #: Bytes at the end of a job's output that are searched for these words.
 _TAIL = 1 << 13
@@ -46,12 +48,8 @@ def record_end(store: Store, run: RunDir) -> bool:
     if lease is None or not _JOB_ID.fullmatch(str(lease.slurm_job)):
         return False
     state, worker = state_of(str(lease.slurm_job), lease.slurm_restart), store.workers / lease.token
-    if state == "FAILED":
-        with suppress(OSError), (worker / "log.txt").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            tail = file.read()
-            if any(words in tail for words in _MEMORY):
-                state = "OUT_OF_MEMORY"
+    if state == "FAILED" and shows_lack_of_memory(worker / "log.txt"):
+        state = "OUT_OF_MEMORY"
     if state not in _ENDS:
         return False
     kind, message = _ENDS[state]
@@ -63,6 +61,15 @@ def record_end(store: Store, run: RunDir) -> bool:
     files.make_directory(worker, store.workers)
     files.publish(worker / "exit.json", strict_json.sealed(record))
     return True
+
+
+def shows_lack_of_memory(log: Path) -> bool:
+    """Return whether the end of a job's output says that its memory did not suffice."""
+    with suppress(OSError), open_regular(log) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        tail = file.read()
+        return any(words in tail for words in _MEMORY)
+    return False
 
 
 class SlurmPostMortem:

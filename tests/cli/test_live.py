@@ -77,6 +77,8 @@ def test_summary_line() -> None:
     assert summary_line(progress()) == "12/36 done, 1 running, 2 workers, 20 rounds/s, 2,880 runs/h, ETA 30.0 s"
     unknown = progress(rounds_per_second=None, failed=2, diverged=1)
     assert summary_line(unknown) == "12/36 done, 1 diverged, 2 failed, 1 running, 2 workers"
+    delayed = progress(delayed="SLURM takes no jobs now (a partition is drained)", rounds_per_second=None)
+    assert summary_line(delayed).endswith("2 workers, SLURM takes no jobs now (a partition is drained); trying again")
     stopping = progress(stopping=True)
     assert summary_line(stopping) == f"12/36 done, 1 running, 2 workers, {STOPPING}"
 

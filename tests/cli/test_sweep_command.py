@@ -180,16 +180,17 @@ def test_failed_runs_are_counted_where_they_are_many(spec: Path, monkeypatch: py
 class Cancelled:
     """Starts a worker that fails the first run; the next start reports that the jobs were cancelled."""
 
-    slots, start_seconds = 1, 0.0
+    slots, start_seconds, delayed = 1, 0.0, ""
 
     def __init__(self, store: Store, first: Experiment) -> None:
         self._store, self._first = store, first
 
-    def start(self, count: int, out_of_memory: int = 0) -> None:
+    def start(self, count: int, out_of_memory: int = 0) -> int:
         attempt = self._store.claim(self._first, Lease.here())
         if attempt is None:
             raise WorkersCrash("jobs of this sweep were cancelled with scancel")
         attempt.end("error", "its data are missing", user_fixable=True)
+        return count
 
     def alive(self) -> int:
         return 0

@@ -18,6 +18,7 @@ from flbench.launch.cancel import cancel
 from flbench.launch.sbatch import Array, Request, require_loggable
 from flbench.launch.slurm import SlurmLauncher, script, worker_command
 from flbench.launch.submissions import Submission
+from flbench.slurm import Row, squeue
 from flbench.store import Heartbeat, Lease, Store, files, strict_json
 from flbench.worker import Options
 from tests.launch.programs import program, says
@@ -264,11 +265,57 @@ def test_busy_controller_is_given_time(store: Store, bin: Path, monkeypatch: pyt
         bin, "sbatch", "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv' >&2; exit 1"
     )
     jobs = launcher(store, workers=5)
-    jobs.start(2)
-    assert jobs.slots == 0
+    assert jobs.start(2) == 0
+    assert "Socket timed out" in jobs.delayed
     assert jobs.alive() == 2  # the controller may have accepted them
     monkeypatch.setattr("flbench.launch.slurm.time.monotonic", lambda: 1e9)
-    assert jobs.slots == 5
+    assert jobs.delayed == ""
+
+
+#: What sbatch prints while a partition is drained or inactive.
+DRAINED = "sbatch: error: Batch job submission failed: Required partition not available (inactive or drain)"
+
+
+def test_a_partition_that_is_drained_is_waited_for(
+    store: Store, bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepts = (bin / "sbatch").read_text()
+    program(bin, "sbatch", f"echo '{DRAINED}' >&2; exit 1")
+    jobs = launcher(store, workers=5)
+    assert (jobs.start(2), jobs.alive()) == (0, 0)
+    assert jobs.delayed == f"SLURM takes no jobs now ({DRAINED})"
+    monkeypatch.setattr("flbench.launch.slurm.RETRY_SECONDS", 0.0)
+    assert jobs.start(2) == 0  # not before it is time to ask again
+    monkeypatch.setattr(jobs, "_refused_until", 0.0)
+    (bin / "sbatch").write_text(accepts)
+    assert (jobs.start(2), jobs.delayed) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("state", "log"),
+    [
+        ("OUT_OF_MEMORY", "Killed"),
+        ("FAILED", "slurmstepd: error: Exceeded memory limit\nStepId=21.0 exceeded memory limit (4 > 2), being killed"),
+        ("FAILED", "ImportError: libtorch.so: failed to map segment from shared object: Cannot allocate memory"),
+    ],
+)
+def test_a_job_without_the_memory_to_start_names_mem(store: Store, bin: Path, state: str, log: str) -> None:
+    jobs = launcher(store, mem=100 * 2**20)
+    jobs.start(1)
+    (submission,) = Submission.of_plan(store, PLAN)
+    (submission.folder / "101_0_0_log.out").write_text(log)
+    queue_shows(bin, f"{submission.name} {state}")
+    jobs.alive()
+    text = jobs.crash_log()
+    assert "does not have the memory that a worker needs to start (mem is 100 MiB" in text
+    assert "raise mem in the profile; " in text and text.endswith(log)
+
+
+def test_the_users_defaults_hide_no_jobs(bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SQUEUE_USERS", "SQUEUE_STATES", "SACCT_FEDERATION"):
+        monkeypatch.setenv(name, "x")
+    program(bin, "squeue", 'echo "7|0|RUNNING|${SQUEUE_USERS}${SQUEUE_STATES}${SACCT_FEDERATION}|flb-a"')
+    assert squeue(["flb-a"]) == [Row("7", "0", "RUNNING", "", "flb-a")]
 
 
 def test_nothing_is_submitted_after_a_refusal(store: Store, bin: Path) -> None:
@@ -282,8 +329,8 @@ def test_a_limit_on_jobs_is_waited_out_while_own_jobs_run(store: Store, bin: Pat
     jobs = launcher(store)
     jobs.start(1)
     program(bin, "sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
-    jobs.start(1)
-    assert jobs.slots == 0
+    assert jobs.start(1) == 0
+    assert "QOSMaxSubmitJobPerUserLimit" in jobs.delayed
     with pytest.raises(UserError, match="QOSMaxSubmitJobPerUserLimit"):
         launcher(Store(store.root.with_name("second"))).start(1)
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -279,6 +280,29 @@ def test_variables_of_the_shell_do_not_override_the_profile(cluster: Cluster, mo
         **{"Partition": "main", "Requeue": "1"},
     }
     assert submission.logs()
+
+
+def test_a_drained_partition_is_waited_for(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flbench.launch.slurm.RETRY_SECONDS", 1.0)
+    plan, shown = experiments(1, rounds=40), list[str]()
+    scontrol("update", "partitionname=high", "state=drain")
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            request = replace(N1, partition="high")
+            sweep = pool.submit(
+                orchestrate, cluster.store, plan, request, 1, show=lambda progress: shown.append(progress.delayed)
+            )
+            wait_until(lambda: len([text for text in shown if "Required partition not available" in text]) > 12)
+            scontrol("update", "partitionname=high", "state=up")
+            assert sweep.result(60).exit_code == 0
+    finally:
+        scontrol("update", "partitionname=high", "state=up")
+    assert_undisturbed(cluster, plan)
+
+
+def test_a_job_without_the_memory_to_start_names_mem(cluster: Cluster) -> None:
+    with pytest.raises(WorkersCrash, match=r"mem is 20 MiB, .* raise mem in the profile"):
+        cluster.sweep(experiments(1), replace(N1, mem=20 * 2**20))
 
 
 def test_a_percent_sign_in_the_stores_path(dev_cluster: None, tmp_path: Path) -> None:

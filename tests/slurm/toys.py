@@ -23,6 +23,7 @@ from flbench.launch.sbatch import Request
 from flbench.launch.slurm import SlurmLauncher
 from flbench.launch.submissions import Submission
 from flbench.orchestrate import Orchestrator, Outcome
+from flbench.progress import Progress
 from flbench.slurm import Row, squeue
 from flbench.slurm.commands import output_of
 from flbench.store import Attempt, Store
@@ -160,13 +161,14 @@ def orchestrate(
     *,
     detach: bool = False,
     command: Sequence[str] = WORKER,
+    show: Callable[[Progress], None] | None = None,
 ) -> Outcome:
     name, options = write_toy_plan(store, plan), Options()
 
     def launcher() -> SlurmLauncher:
         return SlurmLauncher(store, name, options, request, workers=workers, command=command)
 
-    return Orchestrator(store, name, plan, launcher).run(detach=detach)
+    return Orchestrator(store, name, plan, launcher).run(show=show, detach=detach)
 
 
 def scontrol(*arguments: str) -> None:
