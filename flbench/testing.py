@@ -21,6 +21,7 @@ from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.optimizers import Sgd
 from flbench.engine.run import TrainingSetup
 from flbench.methods.base import Method, Tree
+from flbench.models.frozen import initial_trees
 from flbench.models.initial_weights import build
 from flbench.registry import MODELS, NORMS
 
@@ -152,14 +153,15 @@ def _trainer(method: Method, settings: dict[str, Any], **way: Any) -> FederatedT
     network = build(model, (1, 4, 4), CLASSES, norm, bias, seed=3, dtype=torch.float64)
     executor = StackedExecutor(network, None, way["chunk"]) if way else LoopExecutor([network], None)
     rows = tuple(np.arange(end - size, end) for size, end in zip(SIZES, np.cumsum(SIZES), strict=True))
+    params, buffers = initial_trees(network)
     setup = TrainingSetup(
         sgd=settings["sgd"],
         autocast=None,
         batch_size=5,
         images=images,
         executor=executor,
-        params={name: leaf.detach().clone() for name, leaf in network.named_parameters()},
-        buffers={name: leaf.detach().clone() for name, leaf in network.named_buffers()},
+        params=params,
+        buffers=buffers,
         seed=settings.get("seed", 0),
     )
     return FederatedTrainer(

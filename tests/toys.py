@@ -22,10 +22,12 @@ from flbench.engine.run import TrainingSetup
 from flbench.engine.trainer import Trainer
 from flbench.methods.base import Context, Method
 from flbench.models.base import Model
+from flbench.models.frozen import initial_trees
 from flbench.models.initial_weights import build
 from flbench.models.norms import Norm
 from flbench.models.stages import Conv, Dense, Stage
 from flbench.registry import HEADS, MODELS, NORMS
+from tests.own_models import OWN_MODELS
 
 torch.set_num_threads(1)  # toy problems are too small for several threads
 
@@ -74,6 +76,7 @@ TOY_MODELS: dict[str, Model] = {
     "toy-cnn": ToyCnn(),
     "toy-vit": MODELS.parse({"name": "simple-vit", "patch": 2, "width": 8, "depth": 2, "heads": 2}),
     "toy-resnet18": MODELS.parse({"name": "resnet18", "width": 4, "blocks": [1, 2]}),
+    **OWN_MODELS,
 }
 
 
@@ -90,7 +93,8 @@ def toy_network(
     spec = toy_model(model)
     normalization: Norm = NORMS.parse(norm)
     head = HEADS.parse(kwargs.pop("head", "linear"))
-    return build(spec, image, 3, normalization, kwargs.pop("bias", False), seed=3, dtype=torch.float64, head=head)
+    seed = kwargs.pop("weights", 3)
+    return build(spec, image, 3, normalization, kwargs.pop("bias", False), seed=seed, dtype=torch.float64, head=head)
 
 
 def toy_trainer(
@@ -110,6 +114,7 @@ def toy_trainer(
     batch_size: int = 5,
     participation: float = 1.0,
     seed: int = 0,
+    weights: int = 3,
     chunk: int | None = None,
     record: Recorder | None = None,
     tuner: ConvTuner | None = None,
@@ -118,10 +123,11 @@ def toy_trainer(
     """Return a trainer of a small federated problem."""
 
     def make() -> nn.Module:
-        return toy_network(model, norm, image, head=head) if network is None else network
+        return toy_network(model, norm, image, head=head, weights=weights) if network is None else network
 
     first = make()
     clients = clients or toy_clients()
+    params, buffers = initial_trees(first)
     setup = TrainingSetup(
         sgd=sgd or Sgd(lr=0.1),
         autocast=None,
@@ -132,8 +138,8 @@ def toy_trainer(
             if executor == "loop"
             else StackedExecutor(make(), None, chunk, record, tuner, pixels_last=record is not None)
         ),
-        params={name: leaf.detach().clone() for name, leaf in first.named_parameters()},
-        buffers={name: leaf.detach().clone() for name, leaf in first.named_buffers()},
+        params=params,
+        buffers=buffers,
         seed=seed,
         record=record,
         drop_last=drop_last,

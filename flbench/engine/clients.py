@@ -28,6 +28,7 @@ class ClientTask:
         server: what else the server broadcasts.
         autocast: dtype of mixed precision, or None.
         round: number of the round, plain or 0-d. ``head``: name of the head's weight.
+        frozen: names of what no client changes and no method sees (``models.frozen``).
         each: empty for clients of one run. For a stack of clients of several runs, what differs between them, with the
             leading axis N: ``x``, ``server``, ``lr`` and, unless it is a plain number, ``round``.
         hyperparameters: the method's fields that differ between the runs, likewise.
@@ -40,6 +41,7 @@ class ClientTask:
     autocast: torch.dtype | None = None
     round: int | Tensor = 0
     head: str = ""
+    frozen: frozenset[str] = frozenset()
     each: Mapping[str, Any] = field(default_factory=dict)
     hyperparameters: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -50,7 +52,7 @@ class ClientInit:
 
     Attributes:
         params: all parameters, including those that stay on the client.
-        buffers: all buffers.
+        buffers: all buffers, and frozen parameters.
         velocity: state of the optimizer, or an empty tree for zero.
         state: the method's client state.
         counts_Y: training samples of each class.
@@ -69,7 +71,10 @@ class ClientInit:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What ``ClientInit`` holds, after training; the message; the mean training loss of the steps."""
+    """What ``ClientInit`` holds, after training; the message; the mean training loss of the steps.
+
+    ``buffers`` has nothing that is frozen.
+    """
 
     params: Tree
     buffers: Tree

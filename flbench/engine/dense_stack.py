@@ -156,7 +156,9 @@ class DenseStack:
 
 
 def dense_layers(network: nn.Module) -> list[DenseLayer] | None:
-    """Return a network's dense layers, ReLUs and normalizations in order; None if it has other layers."""
+    """Return a network's dense layers, ReLUs and normalizations in order; None if it has other or frozen layers."""
+    if not all(leaf.requires_grad for leaf in network.parameters()):
+        return None
     layers: list[DenseLayer] = []
     for path, module in network.named_modules():
         # Exactly these types: a subclass may compute something else.

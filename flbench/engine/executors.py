@@ -90,7 +90,12 @@ class LoopExecutor:
             images = _pixels_last(work.batches.prepare(pixels.flatten(0, 1))).unflatten(0, labels.shape)
             init = map_tensors(work.init, lambda leaf: leaf[0])
             # All trees in one layout: a hook that combines leaves of two layouts takes several times as long.
-            init = replace(init, params=tmap(_pixels_last, init.params), state=tmap(_pixels_last, init.state))
+            init = replace(
+                init,
+                params=tmap(_pixels_last, init.params),
+                buffers=tmap(_pixels_last, init.buffers),
+                state=tmap(_pixels_last, init.state),
+            )
             start = {name: init.params[name] for name in work.task.x}
             task = replace(work.task, x=start, server=tmap(_pixels_last, work.task.server))
             steps: Iterable[tuple[Tensor, Tensor]] = zip(images, labels, strict=True)
@@ -107,7 +112,7 @@ class LoopExecutor:
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Return logits (models, images, Y); batches of images are computed by all threads of the pool."""
-        ready = [(tmap(_pixels_last, params), buffers) for params, buffers in models]
+        ready = [(tmap(_pixels_last, params), tmap(_pixels_last, buffers)) for params, buffers in models]
 
         def one(job: tuple[tuple[Tree, Tree], Tensor], seat: Passes) -> Tensor:
             (params, buffers), batch = job
@@ -222,7 +227,8 @@ class StackedExecutor:
         """Logits of one model on one batch, from its parameters, its buffers and the pixels."""
         params, buffers, pixels = trees[0], trees[1], trees[2]["pixels"]
         if self.pixels_last:
-            params, pixels = tmap(_pixels_last, params), _pixels_last(pixels)
+            params, buffers = tmap(_pixels_last, params), tmap(_pixels_last, buffers)
+            pixels = _pixels_last(pixels)
         self._network.eval()
         with torch.no_grad(), autocast(pixels.device, self._autocast):
             return [{"logits": self._forward_one(params, buffers, pixels)[1]}]
@@ -235,7 +241,7 @@ def _with_pixels_last(work: ChunkJob) -> ChunkJob:
         return {name: pixels_last(leaf) if leaf.dim() >= 4 else leaf for name, leaf in tree.items()}
 
     init, task = work.init, work.task
-    init = replace(init, params=laid_out(init.params), state=laid_out(init.state))
+    init = replace(init, params=laid_out(init.params), buffers=laid_out(init.buffers), state=laid_out(init.state))
     each = {name: laid_out(value) if isinstance(value, dict) else value for name, value in task.each.items()}
     task = replace(task, x=laid_out(task.x), server=laid_out(task.server), each=each)
     return ChunkJob(task, init, replace(work.batches, raw_ENBCHW=pixels_last(work.batches.raw_ENBCHW)))

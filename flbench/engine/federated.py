@@ -25,7 +25,9 @@ from flbench.engine.hook_checks import checked
 from flbench.engine.run import RoundInputs, Run, TrainingSetup
 from flbench.engine.server_round import RoundOutcome, RunGroup, RunState, server_round, tree_bytes
 from flbench.engine.trainer import RoundReport, Trainer
+from flbench.errors import UserError
 from flbench.methods.base import Method, Tree
+from flbench.models.frozen import frozen_names
 from flbench.models.network import buffer_updates, buffers_that_are, head_weight
 
 
@@ -55,6 +57,9 @@ class FederatedTrainer(Trainer):
         counts = [torch.bincount(labels[torch.from_numpy(r)], minlength=setup.images.classes) for r in shards.train]
         counts_NY = torch.stack(counts).to(self.device)
         size, head = cohort_size(count, participation), head_weight(network)
+        frozen = frozen_names(network)
+        if method.trains_head and head in frozen:
+            raise UserError(f"{method.label()} trains the rows of the head, and the model's {head} is frozen")
         constants, receive_shares = buffers_that_are("constants", network), buffers_that_are("shares", network)
         self.run = Run(
             setup,
@@ -64,16 +69,17 @@ class FederatedTrainer(Trainer):
             size,
             counts_NY,
             head,
+            frozen,
             constants,
             receive_shares,
             buffer_updates(network),
         )
-        kept_by_method = method.local_names(network)
+        kept_by_method = method.local_names(network) - frozen  # equal on all clients
         local_names = kept_by_method | buffers_that_are("local", network)
         self.x = {name: leaf for name, leaf in setup.params.items() if name not in local_names}
         self.buffers = {name: leaf for name, leaf in setup.buffers.items() if name not in local_names}
         self.server = method.init_server(self.x)
-        first_buffers = {name: leaf for name, leaf in setup.buffers.items() if name not in kept_by_method}
+        first_buffers = {name: leaf for name, leaf in setup.buffers.items() if name not in kept_by_method | frozen}
         self.states = _repeat(method.init_client(self.x, first_buffers), count)
         own = {name: leaf for name, leaf in {**setup.params, **setup.buffers}.items() if name in local_names}
         self.local = _repeat(own, count)

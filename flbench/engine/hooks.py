@@ -71,7 +71,7 @@ class LiftedHooks:
             "client": start.state,
             "counts_Y": start.counts_Y,
             "relative_size": start.relative_size,
-            "buffers": start.buffers,
+            "buffers": {name: leaf for name, leaf in start.buffers.items() if name not in task.frozen},
             **task.each,
         }
         shared = {"x": task.x, "server": task.server, "lr": task.sgd.lr, "round": task.round}

@@ -46,7 +46,9 @@ def local_train(
     """
     sgd, names = task.sgd, list(start.params)
     params, velocity = tmap(torch.clone, start.params), tmap(torch.clone, start.velocity)
-    buffers = tmap(torch.clone, start.buffers)  # batch normalization updates them in place
+    frozen = {name: start.buffers[name] for name in task.frozen}
+    # Batch normalization updates them in place.
+    buffers = tmap(torch.clone, {name: leaf for name, leaf in start.buffers.items() if name not in frozen})
     lifted = LiftedHooks(task.method, lift, task, start)
     gradient = gradient_of(passes, lifted, task.autocast)
     gradient_there = gradient_of(passes, lifted, task.autocast) if lifted.perturbs else None
@@ -57,14 +59,15 @@ def local_train(
         training = step < start.steps if isinstance(start.steps, Tensor) else None
         buffers_before = buffers if training is None else tmap(torch.clone, buffers)
         batch = images, (labels, sizes), gradient.taught(images) if lifted.teachers else {}
-        note, grads = gradient(params, buffers, *batch)
+        seen = {**buffers, **frozen} if frozen else buffers
+        note, grads = gradient(params, seen, *batch)
         notes.append(note)
         takes.append(training)
         if gradient_there is not None:
             with torch.no_grad():
                 there = lifted.perturbed(params, grads)
             there = {name: there[name] for name in names}  # a method may give them another order
-            _, grads = gradient_there(there, tmap(torch.clone, buffers), *batch)
+            _, grads = gradient_there(there, tmap(torch.clone, seen), *batch)
         with torch.no_grad():
             weights = list(params.values())
             if sgd.clips:

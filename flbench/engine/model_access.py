@@ -96,7 +96,7 @@ class ModelAccess:
         sent = broadcasts(group, [state])
         ((_, result),) = trainer.executor.train(1, lambda at: chunk_job(group, [state], sent, inputs, at))
         params, buffers = ({name: leaf[0] for name, leaf in tree.items()} for tree in (result.params, result.buffers))
-        return params, buffers
+        return params, {**trainer.buffers, **buffers}
 
     def class_accuracies(self, model: tuple[Tree, Tree], images: Tensor, labels_M: Tensor) -> list[float | None]:
         """Return a model's accuracy on each class's samples; None for a class without samples."""

@@ -72,8 +72,9 @@ class Run:
         cohort_size: participants of a round.
         counts_NY: training samples of each client by class, of all clients.
         head: name of the head's weight.
-        constants: names of the buffers that clients do not change. ``shares``: of those that hold a client's share of
-            the cohort's samples.
+        frozen: names of what never changes and no method sees (``models.frozen``).
+        constants: names of the buffers that clients do not change, those in ``frozen`` among them. ``shares``: of those
+            that hold a client's share of the cohort's samples.
         buffer_updates: what the layers make of the averaged buffers.
     """
 
@@ -84,6 +85,7 @@ class Run:
     cohort_size: int
     counts_NY: Tensor
     head: str
+    frozen: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     shares: frozenset[str] = frozenset()
     buffer_updates: tuple[BufferUpdate, ...] = ()

@@ -253,6 +253,7 @@ def _task(
         autocast=setup.autocast,
         round=rounds[0],
         head=run.head,
+        frozen=run.frozen,
         each=each,
         hyperparameters=hyperparameters,
     )

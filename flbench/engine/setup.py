@@ -33,6 +33,7 @@ from flbench.errors import UserError
 from flbench.methods.base import Method
 from flbench.models.base import Model
 from flbench.models.flops import sample_flops
+from flbench.models.frozen import initial_trees
 from flbench.models.heads import Head
 from flbench.models.initial_weights import build
 from flbench.models.network import head_weight
@@ -108,14 +109,15 @@ def make_trainer(
         chunk = clients_that_fit(first, image, experiment.batch_size, method, neighbours)
         runner = StackedExecutor(network(), autocast, chunk, tuner.record, tuner, pixels_last=True)
         record = tuner.record
+    params, buffers = initial_trees(first)
     setup = TrainingSetup(
         sgd=_optimizer(experiment),
         autocast=autocast,
         batch_size=experiment.batch_size,
         images=DeviceData.of(data, device, _dtype(experiment), augment=experiment.augment == "flip-crop"),
         executor=runner,
-        params={name: leaf.detach().clone() for name, leaf in first.named_parameters()},
-        buffers={name: leaf.detach().clone() for name, leaf in first.named_buffers()},
+        params=params,
+        buffers=buffers,
         seed=experiment.seed,
         record=record,
         drop_last=_drops_last(experiment),

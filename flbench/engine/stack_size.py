@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flbench.engine.hook_checks import checked
 from flbench.methods.base import Context, Method, overrides
+from flbench.models.frozen import frozen_names, initial_trees
 from flbench.models.network import head_weight
 
 #: Share of a GPU's free memory that a stack of clients may use. Recorded graphs keep that much in a pool of their own;
@@ -34,7 +35,7 @@ def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: in
     weights and the outputs: its pass keeps nothing for a backward pass, and ends before the student's begins.
     """
     network = copy.deepcopy(network)  # batch normalization updates its statistics
-    weights = [*network.parameters(), *network.buffers()]
+    weights, fixed = [*network.parameters(), *network.buffers()], frozen_names(network)
     own = {leaf.untyped_storage().data_ptr() for leaf in weights}
     kept: dict[int, int] = {}
 
@@ -50,9 +51,10 @@ def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: in
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         outputs = network(torch.zeros(samples, *image, dtype=like.dtype, device=like.device))
     activations = sum(kept.values()) / samples * batch_size
-    model, taught = _bytes(weights), _bytes(outputs) / samples * batch_size
+    frozen = _bytes(leaf for name, leaf in initial_trees(network)[1].items() if name in fixed)
+    model, taught = _bytes(weights) - frozen, _bytes(outputs) / samples * batch_size
     del outputs
-    return int(KEPT * activations + COPIES * model + teacher_count(method, network) * (model + taught))
+    return int(KEPT * activations + COPIES * model + frozen + teacher_count(method, network) * (model + taught))
 
 
 def teacher_count(method: Method, network: nn.Module) -> int:
@@ -60,12 +62,13 @@ def teacher_count(method: Method, network: nn.Module) -> int:
     if not overrides(type(method), "teachers"):
         return 0
     method = checked(method)
-    x, buffers = dict(network.named_parameters()), dict(network.named_buffers())
+    x, others = initial_trees(network)
+    buffers = {name: leaf for name, leaf in others.items() if name not in frozen_names(network)}
     start, server = method.broadcast(x, method.init_server(x))
     one = torch.ones((), device=next(network.parameters()).device)
     numbers: dict[str, Any] = {"lr": 1.0, "steps": 1, "relative_size": one, "round": 0}
     client, head = method.init_client(x, buffers), head_weight(network)
-    counts_Y = one.expand(len({**x, **buffers}[head])) if head else one.view(1)
+    counts_Y = one.expand(len({**x, **others}[head])) if head else one.view(1)
     return len(method.teachers(Context(start, server, client, counts_Y, **numbers, head=head, buffers=buffers)))
 
 

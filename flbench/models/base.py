@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.models.heads.base import Head
 from flbench.models.norms.base import Norm
@@ -27,6 +27,18 @@ class Model(Component):
         if not self._builds_itself():
             raise NotImplementedError(f"{type(self).__name__} must define stages()")
         return ()
+
+    def identity(self) -> dict[str, Any]:
+        """As of every component; of a model that initializes itself, that it does."""
+        return super().identity() | ({"weights": "build"} if self.initialized_by() == "build" else {})
+
+    def initialized_by(self) -> Literal["layers", "build"]:
+        """Return who draws the initial weights: every layer's ``reset_parameters``, or the model's own ``build``.
+
+        Each layer draws with a key of its own, so that layers which two networks share start equal. A model that builds
+        itself starts from what its ``build`` returns, such as trained weights.
+        """
+        return "build" if self._builds_itself() else "layers"
 
     def head_has_bias(self, bias: bool) -> bool:
         """Whether the head has a bias, given the experiment's ``bias``; by default the same."""

@@ -33,13 +33,8 @@ class FixedBatchNorm(BatchNorm):
     def __init__(self, channels: int, eps: float, fixed_from: int) -> None:
         super().__init__(channels, eps)
         self.fixed_from = fixed_from
-        self.register_buffer("round", torch.empty(()))
+        self.register_buffer("round", torch.zeros(()))
         self.round: Tensor
-
-    def reset_parameters(self) -> None:
-        """As batch normalization, before the first round."""
-        super().reset_parameters()
-        self.round.zero_()
 
     def normalize(self, x: Tensor) -> Tensor:
         """Normalize by the batch's statistics, or by the fixed ones."""
@@ -79,17 +74,11 @@ class GlobalBatchNorm(BatchNorm):
     def __init__(self, channels: int, eps: float, momentum: float) -> None:
         super().__init__(channels, eps, momentum)
         for name in ("seen_mean", "seen_square"):
-            self.register_buffer(name, torch.empty(channels))
-        self.register_buffer("steps", torch.empty(()))
+            self.register_buffer(name, torch.zeros(channels))
+        self.register_buffer("steps", torch.zeros(()))
         self.seen_mean: Tensor
         self.seen_square: Tensor
         self.steps: Tensor
-
-    def reset_parameters(self) -> None:
-        """The identity map and standard statistics; nothing is seen."""
-        super().reset_parameters()
-        for leaf in (self.seen_mean, self.seen_square, self.steps):
-            leaf.zero_()
 
     def normalize(self, x: Tensor) -> Tensor:
         """Normalize by the running statistics; in training, observe the batch."""
@@ -131,16 +120,10 @@ class LockStepBatchNorm(BatchNorm):
     def __init__(self, channels: int, eps: float, only_first_step: bool) -> None:
         super().__init__(channels, eps)
         self.only_first_step = only_first_step
-        self.register_buffer("share", torch.empty(()))
-        self.register_buffer("steps", torch.empty(()))
+        self.register_buffer("share", torch.ones(()))
+        self.register_buffer("steps", torch.zeros(()))
         self.share: Tensor
         self.steps: Tensor
-
-    def reset_parameters(self) -> None:
-        """As batch normalization; a client alone."""
-        super().reset_parameters()
-        self.share.fill_(1)
-        self.steps.zero_()
 
     def normalize(self, x: Tensor) -> Tensor:
         """Normalize x_NBC or x_NBCHW by common statistics in training."""

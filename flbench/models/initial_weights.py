@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from flbench.errors import UserError
 from flbench.models.base import Model
+from flbench.models.frozen import keep_frozen_statistics
 from flbench.models.heads.base import Head
 from flbench.models.norms.base import Norm
 from flbench.models.sites import Shape
@@ -25,10 +27,15 @@ def build(
 ) -> nn.Module:
     """Return a network whose initial weights depend only on the seed and on the network itself.
 
-    Each module runs torch's own ``reset_parameters`` with torch's CPU generator keyed by (seed, module name), so layers
-    that two networks share have equal initial weights, whatever norms are between them. Weights that no module resets
-    (a parameter that the model itself creates) keep what ``model.build`` drew, with a key of its own. The generator's
-    state is restored at the end. Without a ``head`` it is linear.
+    ``model.build`` runs with torch's CPU generator keyed by the seed. If the model leaves its initial weights to the
+    layers (``Model.initialized_by``), each module then runs torch's own ``reset_parameters`` with a generator keyed by
+    (seed, module name), so layers that two networks share have equal initial weights, whatever norms are between them.
+    The generator's state is restored at the end. Without a ``head`` it is linear.
+
+    Modules with buffers inside a frozen part stay in evaluation mode (``frozen``).
+
+    Raises:
+        UserError: no parameter of the network is trained.
     """
     with torch.random.fork_rng(devices=[]):
         _seed_torch(seed, "build")
@@ -36,12 +43,15 @@ def build(
             network = model.build(image, classes, norm.canonical(), bias)
         else:
             network = model.network(image, classes, norm.canonical(), bias, head)
-        for name, module in network.named_modules():
+        for name, module in network.named_modules() if model.initialized_by() == "layers" else ():
             # Attention and transformers of torch have only the private form.
             reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
             if reset is not None:
                 _seed_torch(seed, f"init/{name}")
                 reset()
+    if not any(leaf.requires_grad for leaf in network.parameters()):
+        raise UserError(f"model {model.label()}: no parameter has requires_grad=True, so that nothing is trained")
+    keep_frozen_statistics(network)
     return network.to(dtype=dtype)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.func import vmap
 
+from flbench.models.frozen import frozen_names
 from flbench.models.heads.base import Head
 from flbench.models.layers import Flatten, StackableLayer
 from flbench.models.norms.base import Norm
@@ -106,21 +107,24 @@ def head_weight(network: nn.Module) -> str:
 
 
 def buffers_that_are(kind: Literal["constants", "local", "shares"], network: nn.Module) -> frozenset[str]:
-    """Return the names of the buffers that the layers list under this attribute."""
-    return frozenset(
+    """Return the names of the buffers that the layers list under this attribute; those of frozen parts are constant."""
+    listed = frozenset(
         f"{path}.{name}" if path else name
         for path, module in network.named_modules()
         if isinstance(module, StackableLayer)
         for name in getattr(module, kind)
     )
+    return listed | frozen_names(network) if kind == "constants" else listed - frozen_names(network)
 
 
 def buffer_updates(network: nn.Module) -> tuple[BufferUpdate, ...]:
-    """Return the ``after_round`` of every layer that has one, as functions of the network's buffers."""
+    """Return the ``after_round`` of every layer that has one and no frozen statistics, for the network's buffers."""
+    frozen = frozen_names(network)
     return tuple(
         partial(_updated, f"{path}." if path else "", module)
         for path, module in network.named_modules()
         if isinstance(module, StackableLayer) and type(module).after_round is not StackableLayer.after_round
+        if not any(f"{path}.{name}" in frozen for name, _ in module.named_buffers(recurse=False))
     )
 
 

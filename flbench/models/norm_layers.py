@@ -62,12 +62,8 @@ class Factor(Normalization):
     def __init__(self, shape: tuple[int, ...], given: float | None) -> None:
         super().__init__()
         self.length, self.given = math.sqrt(math.prod(shape)), given
-        self.register_buffer("factor", torch.empty(1))
+        self.register_buffer("factor", torch.full((1,), 1.0 if given is None else given))
         self.factor: Tensor
-
-    def reset_parameters(self) -> None:
-        """The given number, or 1."""
-        self.factor.fill_(1 if self.given is None else self.given)
 
     def normalize(self, x: Tensor) -> Tensor:
         """Multiply by the factor, common or of each client."""
@@ -98,11 +94,7 @@ class RmsNorm(Normalization):
         super().__init__()
         self.dims = tuple(range(-len(shape), 0))
         self.eps = eps
-        self.weight = nn.Parameter(torch.empty(shape))
-
-    def reset_parameters(self) -> None:
-        """Gain 1."""
-        nn.init.ones_(self.weight)
+        self.weight = nn.Parameter(torch.ones(shape))
 
     def normalize(self, x: Tensor) -> Tensor:
         """Scale every sample; one client's images with the pixels' channels side by side, as in :class:`LayerNorm`."""
@@ -166,20 +158,12 @@ class BatchNorm(Normalization):
     def __init__(self, channels: int, eps: float, momentum: float = 0.1, affine: bool = True) -> None:
         super().__init__()
         self.eps, self.momentum = eps, momentum
-        self.weight = nn.Parameter(torch.empty(channels)) if affine else None
-        self.bias = nn.Parameter(torch.empty(channels)) if affine else None
-        self.register_buffer("running_mean", torch.empty(channels))
-        self.register_buffer("running_var", torch.empty(channels))
+        self.weight = nn.Parameter(torch.ones(channels)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
         self.running_mean: Tensor
         self.running_var: Tensor
-
-    def reset_parameters(self) -> None:
-        """The identity map and standard statistics."""
-        if self.weight is not None and self.bias is not None:
-            nn.init.ones_(self.weight)
-            nn.init.zeros_(self.bias)
-        self.running_mean.zero_()
-        self.running_var.fill_(1)
 
     def normalize(self, x: Tensor) -> Tensor:
         """Normalize; no statistics cross the clients of a stack."""
@@ -220,12 +204,8 @@ class BatchShift(Normalization):
     def __init__(self, features: int, momentum: float = 0.1) -> None:
         super().__init__()
         self.momentum = momentum
-        self.register_buffer("running_mean", torch.empty(features))
+        self.register_buffer("running_mean", torch.zeros(features))
         self.running_mean: Tensor
-
-    def reset_parameters(self) -> None:
-        """Running mean 0."""
-        self.running_mean.zero_()
 
     def normalize(self, x: Tensor) -> Tensor:
         """Subtract the mean."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -41,6 +41,10 @@ class SimpleViT(Model):
     depth: Annotated[int, Field(ge=1)] = 4
     heads: Annotated[int, Field(ge=1)] = 4
     mlp_ratio: Annotated[int, Field(ge=1)] = 2
+
+    def initialized_by(self) -> Literal["layers", "build"]:
+        """The layers."""
+        return "layers"
 
     def sites(self, image: Shape) -> Iterator[Site]:
         """The feature alone: the blocks' own LN is not replaced."""

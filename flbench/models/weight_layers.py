@@ -42,12 +42,7 @@ class ScaledStandardizedWeight(StackableLayer):
     def __init__(self, shape: Shape, *, learned: bool) -> None:
         super().__init__()
         self.dims, self.fan_in = tuple(range(1 - len(shape), 0)), math.prod(shape[1:])
-        self.gain = nn.Parameter(torch.empty(shape[0])) if learned else None
-
-    def reset_parameters(self) -> None:
-        """Gain 1."""
-        if self.gain is not None:
-            nn.init.ones_(self.gain)
+        self.gain = nn.Parameter(torch.ones(shape[0])) if learned else None
 
     def forward(self, weight: Tensor) -> Tensor:
         """Standardize and scale."""

@@ -58,8 +58,6 @@ class SoftmaxRegression(StackableLayer):
         super().__init__()
         self.norm = BatchNorm(2, eps=1e-5) if batch_norm else nn.Sequential()
         self.head = Dense(2, 3, bias=False)
-        if isinstance(self.norm, BatchNorm):
-            self.norm.reset_parameters()
         _start(self.double(), {"head": W0})
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:

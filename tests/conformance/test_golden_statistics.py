@@ -41,7 +41,6 @@ class Normalized(StackableLayer):
         super().__init__()
         self.hidden, self.head = Dense(2, 3, bias=False), Dense(3, 3, bias=False)
         self.norm = NORMS.parse(norm).module((3,))  # type: ignore[attr-defined]
-        self.norm.reset_parameters()
         self.double()
         with torch.no_grad():
             for layer, value in ((self.hidden, V0), (self.head, H0)):

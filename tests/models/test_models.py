@@ -88,7 +88,6 @@ def test_layer_norm_is_torchs_in_either_memory_layout() -> None:
 
 def test_batch_norm_is_torchs() -> None:
     ours, theirs = BatchNorm(4, eps=1e-5), nn.BatchNorm2d(4)
-    ours.reset_parameters()
     for _ in range(3):
         x = torch.randn(5, 4, 3, 3) * 2 + 1
         torch.testing.assert_close(ours(x), theirs(x))

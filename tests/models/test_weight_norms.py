@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from flbench.models.weight_layers import RELU_GAIN, ScaledStandardizedWeight, StandardizedWeight
+from flbench.models.weight_layers import RELU_GAIN, StandardizedWeight
 from flbench.registry import NORMS
 from tests.models.networks import images_for, small
 
@@ -61,9 +61,6 @@ def test_the_network_is_the_plain_one_with_standardized_weights(norm: Any, layer
 def layer(norm: Any, shape: tuple[int, ...]) -> nn.Module:
     made = NORMS.parse({"name": norm, "layers": "all"} if isinstance(norm, str) else {**norm, "layers": "all"})
     module: nn.Module = made.weights(shape).double()
-    for part in module.modules():
-        if isinstance(part, ScaledStandardizedWeight):
-            part.reset_parameters()
     return module
 
 
