@@ -177,6 +177,10 @@ def _finish(value: Any, w: Tree, ctx: Context) -> str | None:
     size = ctx.relative_size
     stacked = len(size) if isinstance(size, Tensor) and size.dim() else None
     for name, leaf in message.items():
+        if not leaf.is_floating_point():
+            return (
+                f"{_leaf(leaf)} as {name!r} in the message; expected floating-point numbers, which the server averages"
+            )
         if stacked is not None and leaf.shape[-1:] != (stacked,):
             return (
                 f"{_what(leaf)} as {name!r} in the message of a stack of {stacked} clients; expected (..., {stacked}): "

@@ -262,6 +262,9 @@ def _task(
 class _Tally:
     """The weighted sums of one run's participants, and what stays on them.
 
+    Of a buffer of integers or booleans (batch normalization counts its batches) it keeps the largest value among the
+    participants: a mean would have to be rounded.
+
     It holds every participant's change only if the method aggregates them itself or the caller requests them.
     """
 
@@ -272,7 +275,9 @@ class _Tally:
         self._weights: list[Tensor] = []
         self._delta = {name: torch.zeros_like(leaf) for name, leaf in state.x.items()}
         moving = {name: leaf for name, leaf in state.buffers.items() if name not in run.constants}
-        self._buffers = {name: torch.zeros_like(leaf) for name, leaf in moving.items()}
+        self._buffers = {name: torch.zeros_like(leaf) for name, leaf in moving.items() if is_averaged(leaf)}
+        self._largest = moving.keys() - self._buffers.keys()
+        self._counters: Tree = {}
         self._message: Tree = {}
         self._losses: list[Tensor] = []
 
@@ -290,6 +295,9 @@ class _Tally:
         else:
             add_weighted(self._delta, changes, of_delta)
         add_weighted(self._buffers, result.buffers, share)
+        for name in self._largest:
+            largest = result.buffers[name].amax(0)
+            self._counters[name] = torch.maximum(self._counters.get(name, largest), largest)
         add_weighted(self._message, result.message, of_message)
         self._losses.append(share * result.loss)
         after = {**result.params, **result.buffers}
@@ -309,9 +317,8 @@ class _Tally:
         # On a CPU from the first to the last, as ``add_weighted`` adds.
         loss = loss_N.new_full((), reduce(add, loss_N.tolist(), 0.0)) if loss_N.is_cpu else loss_N.sum()
         # A weighted mean of equal numbers may differ from them in the last bit, so constants are copied.
-        buffers = {
-            name: self._buffers[name] if name in self._buffers else leaf.clone() for name, leaf in state.buffers.items()
-        }
+        averaged = self._buffers | self._counters
+        buffers = {name: averaged[name] if name in averaged else leaf.clone() for name, leaf in state.buffers.items()}
         for update in run.buffer_updates:
             buffers |= update(state.buffers, buffers)
         watch = watched(state.watch, [*x.values(), *state.local.values()], loss)
@@ -362,6 +369,11 @@ def watched(watch: Tree, leaves: Sequence[Tensor], loss: Tensor) -> Tree:
     else:
         finite = watch["finite"] & torch.isfinite(torch.stack(totals)).all() & torch.isfinite(loss)
     return {"finite": finite, "rounds": watch["rounds"] + finite}
+
+
+def is_averaged(leaf: Tensor) -> bool:
+    """Return whether the mean over clients is taken of such numbers: of floating-point and complex ones."""
+    return leaf.is_floating_point() or leaf.is_complex()
 
 
 def tree_bytes(tree: Tree) -> int:

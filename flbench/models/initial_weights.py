@@ -11,6 +11,7 @@ from flbench.models.frozen import keep_frozen_statistics
 from flbench.models.heads.base import Head
 from flbench.models.norms.base import Norm
 from flbench.models.sites import Shape
+from flbench.models.torch_layers import adapt
 from flbench.streams import stream
 
 
@@ -51,6 +52,7 @@ def build(
                 reset()
     if not any(leaf.requires_grad for leaf in network.parameters()):
         raise UserError(f"model {model.label()}: no parameter has requires_grad=True, so that nothing is trained")
+    adapt(network)
     keep_frozen_statistics(network)
     return network.to(dtype=dtype)
 

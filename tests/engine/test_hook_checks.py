@@ -222,6 +222,11 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("finish", lambda self, w, ctx: (ctx.client, None), "returned None in the message; expected a dict of tensors by"),
     (
         "finish",
+        lambda self, w, ctx: (ctx.client, {"n": ctx.counts_Y}),
+        "torch.int64 as 'n' in the message; expected floating-point numbers, which",
+    ),
+    (
+        "finish",
         lambda self, w, ctx: (tmap(lambda leaf: leaf.sum(), ctx.client), {}),
         "returned a tensor of shape () and torch.float64 as 'trunk.dense1.weight' in the client's state; expected",
     ),
