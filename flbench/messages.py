@@ -7,6 +7,7 @@ import inspect
 import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 _EXPECTED: Mapping[str, str] = {
@@ -59,6 +60,35 @@ def format_scalar(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(map(format_scalar, value)) + "]"
     return str(value)
+
+
+def without_directories(value: Any) -> Any:
+    """Return a plain value in which texts that are absolute paths are names: they may leave this machine.
+
+    >>> without_directories({"name": "folder", "path": "/home/me/my pets", "size": 32, "parts": ["~/a", "b/c"]})
+    {'name': 'folder', 'path': 'my pets', 'size': 32, 'parts': ['a', 'b/c']}
+    """
+    if isinstance(value, Mapping):
+        return {name: without_directories(part) for name, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [without_directories(part) for part in value]
+    if isinstance(value, str) and value.startswith(("/", "~")):
+        return PurePath(value).name or value
+    return value
+
+
+def public_scalar(value: Any) -> str:
+    """Return a setting as people write it, without directories of this machine."""
+    return format_scalar(without_directories(value))
+
+
+def text_without_directories(text: str) -> str:
+    """Return a text in which absolute paths are names, up to a path's first space.
+
+    >>> text_without_directories("cannot read '/home/me/rows.json' (folder:~/pets/dogs), see https://example.org/a/b")
+    "cannot read 'rows.json' (folder:dogs), see https://example.org/a/b"
+    """
+    return re.sub(r"(?<![\w./~])(?:~[a-z]*/(?:\S*/)?|/(?!/)\S*/)", "", text)
 
 
 def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> str:

@@ -90,17 +90,17 @@ class Component:
         same = self.canonical()
         return {"name": same.name, "version": same.version, **same.settings()}
 
-    def label(self, always: Iterable[str] = ()) -> str:
+    def label(self, always: Iterable[str] = (), write: Callable[[Any], str] = format_scalar) -> str:
         """Return the shortest YAML form, for people: ``gn``, ``dirichlet:0.1``, ``fedprox(mu=0.1)``.
 
-        Fields named in ``always`` are shown at their default, too.
+        Fields named in ``always`` are shown at their default, too; ``write`` returns the text of a setting.
         """
         settings = {**{name: plain(getattr(self, name)) for name in always}, **self.settings()}
         head = self.name
         if self.shorthand is not None and (value := getattr(self, self.shorthand)) is not None:
-            head = f"{head}:{format_scalar(value)}"
+            head = f"{head}:{write(value)}"
             settings.pop(self.shorthand, None)
-        return head + (f"({', '.join(f'{k}={format_scalar(v)}' for k, v in settings.items())})" if settings else "")
+        return head + (f"({', '.join(f'{k}={write(v)}' for k, v in settings.items())})" if settings else "")
 
 
 C = TypeVar("C", bound=Component)

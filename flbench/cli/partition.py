@@ -18,6 +18,7 @@ from flbench.data.label_counts import LabelCounts, count_labels
 from flbench.data.shards import shards_of
 from flbench.errors import UserError
 from flbench.report.figures.label_counts import write_figure
+from flbench.report.ticks import tick
 from flbench.sweeps.source import read_value
 
 app = typer.Typer(
@@ -109,7 +110,7 @@ def _experiment(settings: list[str], options: dict[str, str | None]) -> Federate
 
 
 def _title(experiment: Federated) -> str:
-    what = f"{experiment.dataset.label()}, {experiment.partition.label()}"
+    what = ", ".join(tick(name, getattr(experiment, name)).label for name in ("dataset", "partition"))
     return f"{what}, {experiment.clients} clients, seed {experiment.seed}"
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flbench.config import Experiment
+from flbench.messages import format_scalar
 from flbench.registry import Component
 from flbench.report.literal import spreadsheet
 from flbench.report.runs import Run, Source
@@ -84,15 +85,18 @@ def _dtype(values: Sequence[Any]) -> Any:
     return next((name for allowed, name in fits if kinds and kinds <= allowed), "object")
 
 
-def flatten(experiment: Experiment) -> dict[str, Any]:
-    """Return every field as a plain value; a component as its label and its fields: ``method``, ``method.mu``."""
+def flatten(experiment: Experiment, write: Callable[[Any], str] = format_scalar) -> dict[str, Any]:
+    """Return every field as a plain value; a component as its label and its fields: ``method``, ``method.mu``.
+
+    ``write`` returns the text of a setting in a label.
+    """
     out: dict[str, Any] = {}
     for name in type(experiment).model_fields:
         value = getattr(experiment, name)
         if name == "probes":
-            out[name] = ",".join(probe.label() for probe in value)
+            out[name] = ",".join(probe.label(write=write) for probe in value)
         elif isinstance(value, Component):
-            out[name] = value.label()
+            out[name] = value.label(write=write)
             out.update({f"{name}.{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)})
         else:
             out[name] = value

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from flbench.config import Experiment, registry_of
-from flbench.messages import format_scalar
+from flbench.messages import public_scalar
 from flbench.registry import Component, default_of
 from flbench.report.literal import line
 
@@ -43,8 +42,8 @@ def tick(
         always: settings that the label shows at their default as well.
     """
     if not isinstance(value, Component):
-        text = f"{value:.{digits}g}" if isinstance(value, float) else format_scalar(value)
-        return Tick(_sortable(value), "–" if value is None else public(text))
+        text = f"{value:.{digits}g}" if isinstance(value, float) else public_scalar(value)
+        return Tick(_sortable(value), "–" if value is None else line(text))
     omitted = [name.partition(".")[2] for name in without if name.startswith(f"{axis}.")]
     defaults = {item.name: default_of(item) for item in dataclasses.fields(value) if item.name in omitted}
     bare = dataclasses.replace(value, **{k: v for k, v in defaults.items() if v is not dataclasses.MISSING})
@@ -52,7 +51,7 @@ def tick(
     place = names.index(value.name) if value.name in names else len(names)
     settings = tuple(_sortable(getattr(bare, item.name)) for item in dataclasses.fields(bare))
     shown = [name for name in always if f"{axis}.{name}" not in without]
-    return Tick((place, value.name, settings), public(bare.label(shown)))
+    return Tick((place, value.name, settings), line(bare.label(shown, public_scalar)))
 
 
 def _sortable(value: Any) -> tuple[Any, ...]:
@@ -89,11 +88,6 @@ def axis_label(axis: str, at: Tick) -> str:
 def place_label(axes: Sequence[str], at: Sequence[Tick]) -> str:
     """Return the position on several axes as text: ``E 10, lr 0.01``."""
     return ", ".join(axis_label(axis, one) for axis, one in zip(axes, at, strict=True))
-
-
-def public(label: str) -> str:
-    """Return a label without directories: ``folder(path=/home/me/pets)`` as ``folder(path=pets)``."""
-    return line(re.sub(r"(?<![^=\s(\[])[/~][^\s,()\]]*/", "", label))
 
 
 def digits_of(experiments: Iterable[Experiment]) -> dict[str, int]:

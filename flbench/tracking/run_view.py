@@ -9,12 +9,13 @@ from statistics import fmean
 from typing import Any, Literal
 
 from flbench.config import canonical_json, digest, parse_experiment
+from flbench.messages import text_without_directories, without_directories
 from flbench.report.transfer import without_private
 from flbench.run_names import label
 from flbench.store import Result, RunDir, RunState, strict_json
 
-#: Longest tag and group that W&B accepts, in characters.
-LONGEST_TAG, LONGEST_GROUP = 64, 128
+#: Longest tag, and longest name or group, that W&B accepts, in characters.
+LONGEST_TAG, LONGEST_NAME = 64, 128
 
 #: Fields that a run's name always shows; other fields only if they differ from their defaults.
 NAMED = frozenset({"method", "norm", "partition", "lr", "local_steps", "seed"})
@@ -27,8 +28,9 @@ class RunView:
     """One run as trackers show it, without its metrics; ``stamp`` changes when those change.
 
     Attributes:
-        group: what the seeds of a cell have in common: the run's name without the seed.
-        config: the experiment, as plain JSON, and the id of its cell.
+        name: as people read it; it ends with the run's id if the fields alone would be too long or name directories.
+        group: what the seeds of a cell have in common: such a name without the seed, and the cell's id for the run's.
+        config: the experiment, as plain JSON, and the id of its cell. No text in it is an absolute path.
     """
 
     run_id: str
@@ -74,7 +76,8 @@ def finished_view(run: RunDir, sweeps: Sequence[str]) -> tuple[RunView, Result] 
 def failed_view(run: RunDir, sweeps: Sequence[str], state: RunState) -> RunView | None:
     """Return the view of a run that has failed and is not retried; None if the run is damaged."""
     reason = state.kind or state.status
-    summary = {"status": "failed", "failure": reason, "message": state.message, "attempts": state.attempts}
+    message = state.message and text_without_directories(state.message)
+    summary = {"status": "failed", "failure": reason, "message": message, "attempts": state.attempts}
     return _view(run, sweeps, "failed", summary, f"attempt {state.attempts}")
 
 
@@ -90,16 +93,16 @@ def _view(
     raw = strict_json.read_json(run.path / "experiment.json")
     if raw is None:
         return None
-    config = {**{key: value for key, value in raw.items() if key not in ("schema", "run_id")}, **changes}
+    full = {**{key: value for key, value in raw.items() if key not in ("schema", "run_id")}, **changes}
+    config = without_directories(full)
     components = (config.get(field) for field in ("method", "norm", "normalized"))
     names = [part.get("name") if isinstance(part, Mapping) else part for part in components]
     names += [label(config, {}, (field,)) for field in ("dataset", "partition")]
     shown = [status] if status in ("diverged", "failed") else []
-    group = name_of({name: value for name, value in config.items() if name != "seed"})
     return RunView(
         run_id=run.run_id,
-        name=name_of(config),
-        group=group if len(group) <= LONGEST_GROUP else f"{group[: LONGEST_GROUP - 17]} {raw.get('cell_id')}",
+        name=_bounded_name(full, run.run_id),
+        group=_bounded_name({name: value for name, value in full.items() if name != "seed"}, str(raw.get("cell_id"))),
         job_type=str(config.get("kind", "federated")),
         tags=tuple(dict.fromkeys(str(tag)[:LONGEST_TAG] for tag in (*sweeps, *names, *shown) if tag)),
         config=config,
@@ -107,6 +110,19 @@ def _view(
         status=status,
         stamp=stamp,
     )
+
+
+def _bounded_name(experiment: Mapping[str, Any], own_id: str) -> str:
+    """Return the name of a run or a cell in at most ``LONGEST_NAME`` characters, without directories.
+
+    Of a longer name the beginning and the end are kept, which has the seed, and the id that tells it from others.
+    """
+    shown = name_of(without_directories(experiment))
+    if shown == name_of(experiment) and len(shown) <= LONGEST_NAME:
+        return shown
+    room = LONGEST_NAME - len(f" {own_id}")
+    half = (room - 1) // 2
+    return f"{shown if len(shown) <= room else f'{shown[:half]}…{shown[-half:]}'} {own_id}"
 
 
 def name_of(experiment: Mapping[str, Any]) -> str:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from flbench.tracking.run_view import RunView
     from flbench.tracking.sweep_view import SweepView
 
-#: Characters of a run's name in the name of its folder, at most.
-LONGEST_NAME = 180
-
 
 class TensorBoardSink:
     """A folder of event files.
@@ -65,7 +62,7 @@ class TensorBoardSink:
         check_disk_space(self._folder)
         for earlier in self._folder.glob(f"*-{run_id}"):
             shutil.rmtree(earlier)
-        readable = re.sub(r"[^\w.=+,()-]+", "_", name)[:LONGEST_NAME]
+        readable = re.sub(r"[^\w.=+,()-]+", "_", name, flags=re.ASCII)  # a file system counts bytes
         folder = self._folder / f"{readable}-{run_id}"
         folder.mkdir()
         return folder

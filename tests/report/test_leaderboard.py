@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flbench.config import Experiment
+from flbench.config import Experiment, registry_of
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
 from flbench.report.cells import lines_below, mean_text
 from flbench.report.dataframes import tidy
 from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.report.tables import Table
-from flbench.report.ticks import public
+from flbench.report.ticks import tick
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
 from flbench.store import Store
@@ -343,17 +343,20 @@ def test_documents_name_no_host_and_no_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "shown"),
+    ("field", "raw", "shown"),
     [
-        ("folder(path=/home/me/pets)", "folder(path=pets)"),
-        ("folder(path=~/pets)", "folder(path=pets)"),
-        ("folder(path=/home/me/pets, white=16)", "folder(path=pets, white=16)"),
-        ("folder(path=data/pets)", "folder(path=data/pets)"),
-        ("dirichlet:0.1", "dirichlet:0.1"),
+        ("dataset", "folder:/home/me/pets", "folder:pets"),
+        ("dataset", {"name": "folder", "path": "~/my pets (2)", "size": 16}, "folder:my pets (2)(size=16)"),
+        ("dataset", "folder:data/pets", "folder:data/pets"),
+        ("dataset", "arrays:/home/me/a, b.npz", "arrays:a, b.npz"),
+        ("partition", {"name": "given", "path": "/home/me/rows.json", "content": "0" * 16}, "given:rows.json"),
+        ("partition", "dirichlet:0.1", "dirichlet:0.1"),
     ],
 )
-def test_labels_name_no_directories(label: str, shown: str) -> None:
-    assert public(label) == shown
+def test_labels_name_no_directories(field: str, raw: Any, shown: str) -> None:
+    registry = registry_of(field)
+    assert registry is not None
+    assert tick(field, registry.parse(raw)).label.removesuffix("(content=0000000000000000)") == shown
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+from itertools import product
+from pathlib import Path
+from typing import Any
+
 from flbench.config import parse_experiment
 from flbench.store import Store
+from flbench.sweeps import load_sweep
 from flbench.tracking.run_view import failed_view, finished_view, name_of, running_view
+from flbench.tracking.sweep_view import sweep_view
 from tests.report.stores import claim, experiment, fail, finish
 
 
@@ -86,3 +92,49 @@ def test_a_run_without_its_experiment_has_no_view(store: Store) -> None:
     run = store.run(request.run_id)
     (run.path / "experiment.json").write_text("{")
     assert running_view(run, (), run.state(request), 20) is None
+
+
+def test_names_are_bounded_and_nothing_names_a_directory(store: Store) -> None:
+    """The two sets differ in their directories, and the widths of one model are more text than W&B accepts."""
+    views = []
+    changed: tuple[dict[str, Any], ...] = ({}, {"model": {"name": "mlp", "widths": [64] * 100}})
+    for place, changes in product(("/home/somebody/one", "/home/somebody/two"), changed):
+        for seed in (0, 1):
+            request = experiment(dataset=f"folder:{place}/my pets", seed=seed, **changes)
+            finish(store, request)
+            found = finished_view(store.run(request.run_id), ("sweep",))
+            assert found is not None
+            views.append(found[0])
+    for view in views:
+        assert "somebody" not in str(view), "in no name, group, tag or setting"
+        assert len(view.name) <= 128 and len(view.group) <= 128
+        assert view.name.endswith(view.run_id) and view.group.endswith(str(view.config["cell_id"]))
+        assert "folder:my pets" in view.tags
+    assert len({view.name for view in views}) == len(views)
+    assert len({view.group for view in views}) == len(views) / 2, "the seeds of a cell have one"
+    assert views[0].name == f"fedavg none classes:1 folder:my pets lr=0.01 E=10 s0 {views[0].run_id}"
+    cut = views[2].name
+    assert len(cut) == 128 and cut.startswith("fedavg none classes:1 folder:my pets mlp(") and " s0 " in cut, cut
+
+
+def test_the_message_of_a_failed_run_names_no_directory(store: Store) -> None:
+    attempt = claim(store, request := experiment())
+    attempt.end("failed", "FileNotFoundError: /home/somebody/data/digits.parquet")
+    run = store.run(request.run_id)
+    view = failed_view(run, (), run.state(request))
+    assert view is not None
+    assert view.summary["message"] == "FileNotFoundError: digits.parquet"
+
+
+def test_the_table_of_a_sweep_names_no_directory(store: Store, tmp_path: Path) -> None:
+    spec = tmp_path / "pets.yaml"
+    spec.write_text(
+        "version: 1\nname: pets\nbase: {rounds: 20}\naxes: {dataset: ['folder:/home/somebody/a', 'folder:~/b']}\n"
+    )
+    sweep = load_sweep(spec)
+    for request in sweep.experiments:
+        finish(store, request)
+    view = sweep_view(store, sweep, tmp_path / "figures", print)
+    place = list(view.columns).index("dataset")
+    assert [row[place] for row in view.rows] == ["folder:a", "folder:b"]
+    assert "somebody" not in str(view)

@@ -18,6 +18,7 @@ from flbench.errors import UserError
 from flbench.store import Store
 from flbench.tracking import sink
 from flbench.tracking.run_view import finished_view, rows_of
+from flbench.tracking.tensorboard_sink import TensorBoardSink
 from tests.report.stores import experiment, fail, finish
 from tests.tracking.plans import SPEC, Planned, environment, flbench, planned
 from tests.tracking.test_wandb import bare, uploaded
@@ -243,3 +244,15 @@ def test_a_sweep_file_names_its_trackers(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["sync", "--store", str(toys.store.root), "--mode", "off"])
     assert "turned off" in result.stdout
     assert f"4 of 4 runs are in {toys.store.root}/tensorboard" in result.stdout
+
+
+def test_a_folder_of_tensorboard_has_a_name_that_a_file_system_accepts(store: Store) -> None:
+    """File systems count bytes, of which a Chinese character has three."""
+    pytest.importorskip("tensorboard")
+    finish(store, request := experiment(dataset=f"folder:/data/{'猫' * 60}/{'狗' * 60}"))
+    found = finished_view(store.run(request.run_id), ())
+    assert found is not None
+    folder = store.root / "logs"
+    TensorBoardSink(folder).open(found[0]).interrupt()
+    (one,) = folder.iterdir()
+    assert len(one.name.encode()) < 255 and one.name.endswith(request.run_id)

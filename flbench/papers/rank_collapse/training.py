@@ -12,7 +12,7 @@ from flbench.messages import format_scalar
 from flbench.papers.evidence import mean_text
 from flbench.report.cells import grouped
 from flbench.report.runs import Collection, Run
-from flbench.report.ticks import public
+from flbench.report.ticks import tick
 from flbench.studies.choices import Init
 from flbench.studies.deep import PRETRAIN_STEPS, Deep
 
@@ -205,7 +205,7 @@ class Setting:
         samples = f"{first.samples} samples" if first.samples else "all samples"
         usual = type(first).model_fields["batch_size"].default
         batches = [] if first.batch_size == usual else [f"batches of {first.batch_size}"]
-        parts = [public(first.dataset.label()), samples, *batches, f"width {first.width}"]
+        parts = [tick("dataset", first.dataset).label, samples, *batches, f"width {first.width}"]
         return ", ".join([*parts, f"{self.arms[0].epochs} epochs"])
 
     @property

@@ -20,7 +20,7 @@ from flbench.errors import UserError
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import FORMATS, Drawing, file_name, save_as
 from flbench.report.figures.style import STYLE, matplotlib_style
-from flbench.report.ticks import public
+from flbench.report.ticks import tick
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,8 @@ def labels(board: Leaderboard, root: Path | None = None) -> Iterator[Drawing]:
             counts = count_labels(data, _with_held_out(shards_of(experiment, data)))
         except UserError:  # the data are not here, or cannot be split like this: the runs report why
             continue
-        what = f"{public(dataset.label())}, {experiment.partition.label()}, {experiment.clients} clients"
+        names = tick("dataset", dataset).label, tick("partition", experiment.partition).label
+        what = f"{', '.join(names)}, {experiment.clients} clients"
         if experiment.min_size > 1:
             what += f", min_size {experiment.min_size}"
         caption = (

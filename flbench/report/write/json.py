@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flbench.messages import public_scalar, without_directories
 from flbench.report.board import Details, Leaderboard
 from flbench.report.budget import Budget, Budgets
 from flbench.report.cells import Cell
@@ -86,7 +87,9 @@ def _cell(table: Table, at: Position, cell: Cell) -> dict[str, Any]:
     return {
         "cell_id": cell.experiment.cell_id,
         "same_as": None if cell is origin else origin.experiment.cell_id,
-        "experiment": {name: value for name, value in flatten(cell.experiment).items() if name not in NOT_COMPARED},
+        "experiment": without_directories(
+            {name: value for name, value in flatten(cell.experiment, public_scalar).items() if name not in NOT_COMPARED}
+        ),
         "rounds": cell.rounds,
         "metric": cell.metric,
         "mean": summary.mean if summary else None,
