@@ -1,15 +1,25 @@
 """The metrics: the numbers that runs record, their names, how they are shown, and which end is better.
 
-A new metric is a line of ``METRICS``, and a number in the records (``metrics.py``, or what a study measures).
+A new metric is a line of ``METRICS``, and a number in the records (``metrics.py``, or what a study measures). The line
+declares everything that other rooms must know of it: no other list names metrics by their kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 Record = Mapping[str, Any]
+
+#: What a number is of. ``test images``, ``held-out images``: a mean over all of these images, such as the share that
+#: the model classifies correctly. ``model``: another number of the model as it is evaluated. ``run``: a total up to the
+#: round.
+Of = Literal["test images", "held-out images", "model", "run"]
+
+#: When runs record a number: all trainings; those with held-out data (``val_fraction``); those without a shared model;
+#: studies alone.
+Recorded = Literal["always", "with held-out data", "without a shared model", "by studies"]
 
 
 @dataclass(frozen=True)
@@ -21,14 +31,32 @@ class Metric:
         what: its definition.
         percent: whether it is a fraction, shown in percent.
         lower_is_better: whether small values are good.
-        of_study: whether studies alone record it, so that no sweep of trainings ranks by it.
+        of: what it is a number of. A share of the test images has an interval over seeds and test images, seeds that
+            can collapse, and tuning budgets.
+        recorded: when runs record it; no sweep of trainings ranks by a number of studies.
     """
 
     title: str
     what: str
     percent: bool = True
     lower_is_better: bool = False
-    of_study: bool = False
+    of: Of = "test images"
+    recorded: Recorded = "always"
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is a share of the test images."""
+        return self.percent and self.of == "test images"
+
+    @property
+    def is_averaged(self) -> bool:
+        """Whether rules that average the last evaluations average it; a total is that of the last one."""
+        return self.of != "run" and self.recorded != "by studies"
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether two machines agree about it: each image weighs little, as in no client's own shard."""
+        return self.percent and self.of in ("test images", "held-out images")
 
     def text(self, value: float) -> str:
         """Return the value as printed: percent with two decimals, other numbers with four digits."""
@@ -59,20 +87,47 @@ METRICS: Mapping[str, Metric] = {
     "acc": Metric("accuracy", "simple mean over clients of the global model's accuracy on the client's own test shard"),
     "acc_weighted": Metric("weighted accuracy", "mean over clients, weighted by the size of their test shards"),
     "acc_global": Metric("global accuracy", "accuracy on the whole test set"),
-    "acc_worst": Metric("worst client's accuracy", "accuracy of the worst client on its own test shard"),
-    "acc_sd": Metric("spread over clients", "standard deviation of accuracy over clients", lower_is_better=True),
-    "acc_personal": Metric("own-shard accuracy", "accuracy of each client's own model on its own test shard"),
-    "val_acc": Metric("validation accuracy", "accuracy on the held-out slice of the training data"),
-    "loss": Metric("test loss", "cross-entropy on the test data", percent=False, lower_is_better=True),
-    "train_loss": Metric("training loss", "cross-entropy on the training data", percent=False, lower_is_better=True),
-    "bytes_up": Metric("bytes sent", "bytes from clients to the server", percent=False, lower_is_better=True),
-    "bytes_down": Metric("bytes received", "bytes from the server to clients", percent=False, lower_is_better=True),
-    "test_acc": Metric("test accuracy", "accuracy of a study's network on the test set", of_study=True),
-    "lambda_max": Metric(
-        "lambda_max", "largest eigenvalue of the Fisher information", percent=False, lower_is_better=True, of_study=True
+    "acc_worst": Metric("worst client's accuracy", "accuracy of the worst client on its own test shard", of="model"),
+    "acc_sd": Metric(
+        "spread over clients", "standard deviation of accuracy over clients", lower_is_better=True, of="model"
     ),
-    "rank": Metric("effective rank", "effective rank r(H) of the last hidden layer", percent=False, of_study=True),
-    "seconds": Metric("seconds", "wall time of training", percent=False, lower_is_better=True),
+    "acc_personal": Metric(
+        "own-shard accuracy",
+        "accuracy of each client's own model on its own test shard",
+        of="model",
+        recorded="without a shared model",
+    ),
+    "val_acc": Metric(
+        "validation accuracy",
+        "accuracy on the held-out slice of the training data",
+        of="held-out images",
+        recorded="with held-out data",
+    ),
+    "loss": Metric("test loss", "cross-entropy on the test data", percent=False, lower_is_better=True, of="model"),
+    "train_loss": Metric(
+        "training loss", "cross-entropy on the training data", percent=False, lower_is_better=True, of="model"
+    ),
+    "bytes_up": Metric("bytes sent", "bytes from clients to the server", percent=False, lower_is_better=True, of="run"),
+    "bytes_down": Metric(
+        "bytes received", "bytes from the server to clients", percent=False, lower_is_better=True, of="run"
+    ),
+    "test_acc": Metric("test accuracy", "accuracy of a study's network on the test set", recorded="by studies"),
+    "lambda_max": Metric(
+        "lambda_max",
+        "largest eigenvalue of the Fisher information",
+        percent=False,
+        lower_is_better=True,
+        of="model",
+        recorded="by studies",
+    ),
+    "rank": Metric(
+        "effective rank",
+        "effective rank r(H) of the last hidden layer",
+        percent=False,
+        of="model",
+        recorded="by studies",
+    ),
+    "seconds": Metric("seconds", "wall time of training", percent=False, lower_is_better=True, of="run"),
 }
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from flbench.config import parse_experiment
 from flbench.errors import UserError
 from flbench.launchers import used_device
+from flbench.metric_specs import METRICS
 from flbench.store import Lease, Result, RunDir, RunRequest, Store
 from flbench.worker import Options, load_engine
 
@@ -24,9 +25,6 @@ TIMES = frozenset({"seconds"})
 
 #: Largest difference of an accuracy between two machines, as a fraction of the test images.
 CLOSE = 0.02
-
-#: What is compared between machines: shares of the whole test set, or of all held-out data.
-ACCURACIES = frozenset({"acc", "acc_weighted", "acc_global", "val_acc", "test_acc"})
 
 
 T = TypeVar("T")
@@ -155,6 +153,7 @@ def _farthest(recorded: Sequence[Mapping[str, Any]], computed: Sequence[Mapping[
     pairs = [
         (before[name], after.get(name))
         for before, after in zip(recorded, computed, strict=True)
-        for name in sorted(ACCURACIES & before.keys())
+        for name, metric in METRICS.items()
+        if metric.is_comparable and name in before
     ]
     return max((math.inf if b is None or a is None else abs(a - b) for a, b in pairs), default=None)

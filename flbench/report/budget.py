@@ -15,7 +15,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flbench.report.cells import SHARES, Cell, Summary, summarize
+from flbench.metric_specs import METRICS
+from flbench.report.cells import Cell, Summary, summarize
 from flbench.report.selection import Tuned
 from flbench.report.tables import Layout, axes_for
 from flbench.report.ticks import Tick, place_label
@@ -43,7 +44,7 @@ class Budgets:
 
 def budgets(tuned: Tuned, layout: Layout) -> Budgets | None:
     """Return the curves of all rows with several settings; None where there are none, or the metric is no accuracy."""
-    if layout.metric not in SHARES or not tuned.cells:
+    if not METRICS[layout.metric].is_share or not tuned.cells:
         return None
     axes = axes_for(tuned.cells, layout, tuned.axes)
     found = []

@@ -33,9 +33,6 @@ CONFIDENCE = 0.95
 FEWEST = 3
 
 
-#: Metrics that are shares of the test images.
-SHARES = frozenset({"acc", "acc_weighted", "acc_global"})
-
 #: A seed has collapsed if it is below the median of its cell by ten points and by five usual deviations.
 COLLAPSE, FAR = 0.1, 5.0
 
@@ -153,7 +150,7 @@ class Cell:
     @property
     def images(self) -> int | None:
         """The number of test images of which the metric is a share: as recorded, else that of the data set."""
-        if self.metric not in SHARES:
+        if not METRICS[self.metric].is_share:
             return None
         counts = getattr(getattr(self.experiment, "dataset", None), "counts", None)
         if self.samples:
@@ -189,7 +186,7 @@ class Cell:
         The usual deviation is 1.4826 times the median absolute one, which equals the sd of normal values. None where
         there are fewer than ``FEWEST`` values, or where the metric is no accuracy.
         """
-        if self.metric not in SHARES or len(self.values) < FEWEST:
+        if not METRICS[self.metric].is_share or len(self.values) < FEWEST:
             return ()
         middle = statistics.median(self.values)
         usual = 1.4826 * statistics.median(abs(value - middle) for value in self.values)

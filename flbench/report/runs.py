@@ -31,9 +31,6 @@ NOT_COMPARED = frozenset({"seed", "eval_every", "probes", "rounds"})
 #: The number of evaluations that the rules of ``OVER_TAIL`` average.
 TAIL = 5
 
-#: What these rules average; all other numbers are those of the last evaluation.
-_OF_MODELS = frozenset(name for name in METRICS if name.startswith(("acc", "val_acc", "loss", "train_loss")))
-
 
 class Source(Protocol):
     """Where runs come from: a store, or exported files."""
@@ -292,7 +289,8 @@ def _over_tail(run: Run, source: Source) -> Run:
     evaluated = [record for record in records if 0 < record["round"] <= run.rounds][-TAIL:]
     if len(evaluated) < TAIL:
         return run
-    values = {name: [value_of(record, name) for record in evaluated] for name in _OF_MODELS & run.record.keys()}
+    averaged = (name for name, metric in METRICS.items() if metric.is_averaged and name in run.record)
+    values = {name: [value_of(record, name) for record in evaluated] for name in averaged}
     means = {name: math.fsum(known) / TAIL for name, of in values.items() if (known := _complete(of))}
     return replace(run, record={**run.record, **means}, averaged=TAIL, last=run.record)
 

@@ -21,7 +21,7 @@ from flbench.sweeps.track import Trackers, WandbSettings
 if TYPE_CHECKING:
     Metric = str
 else:  #: What a report can rank by.
-    Metric = Literal[tuple(name for name, metric in METRICS.items() if not metric.of_study)]
+    Metric = Literal[tuple(name for name, metric in METRICS.items() if metric.recorded != "by studies")]
 
 #: Fields of an experiment and their values; components are names, shorthands or mappings.
 Values = dict[str, Any]
