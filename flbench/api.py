@@ -22,6 +22,7 @@ from flbench.notebook import notebook_bar
 from flbench.orchestrate import Orchestrator
 from flbench.planning import prepare_runs, resolve_data, write_plan
 from flbench.report import dataframes
+from flbench.report.preview import check_report_of
 from flbench.report.runs import Source, StoreSource, collect
 from flbench.report.transfer import FilesSource
 from flbench.store import Store, plan_name
@@ -133,6 +134,7 @@ def sweep(
     """
     root = None if data is None else Path(data)
     loaded = load_sweep(path, sets)
+    check_report_of(loaded)
     experiments = resolve_data(loaded.experiments, _store_path(store), root, "data")
     loaded = loaded.planned_as(experiments)
     wanted = SweepWorkers.of(loaded, root, backend="local", count=workers)

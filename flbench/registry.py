@@ -81,6 +81,11 @@ class Component:
                 out[field.name] = plain(value)
         return out
 
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        """Return the names of its settings."""
+        return [field.name for field in dataclasses.fields(cls)]
+
     def canonical(self) -> Component:
         """Return the component that computes the same and whose run id both get: this one, unless overridden."""
         return self

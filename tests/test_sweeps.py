@@ -255,7 +255,8 @@ def test_the_other_keys_of_the_file(load: Load) -> None:
     sweep = load(
         "resources: {cpus: 2, gpus: 0.5, mem: 2G, time: 30m}\nretry: {max_attempts: 5}\n"
         "backend: {kind: slurm, profile: p.yaml}\nwandb: {project: x, mode: off}\n"
-        "report: {metric: acc_worst, rows: method, cols: [E, norm.groups], baseline: {method: fedavg}}"
+        "report: {metric: acc_worst, rows: method, cols: [E, norm.groups], baseline: {method: fedavg}}\n"
+        "base: {norm: gn}"
     )
     spec = sweep.spec
     assert (spec.resources.cpus, spec.resources.gpus, spec.resources.mem, spec.resources.time) == (2, 0.5, 2**31, 1800)

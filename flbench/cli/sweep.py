@@ -89,9 +89,11 @@ def sweep(
     """
     from flbench.cli.sweep_run import SweepRun  # imports numpy, as does planning: a Tab would take half as long again
     from flbench.planning import resolve_data
+    from flbench.report.preview import check_report_of
 
     tracked = [f"track=[{', '.join(track)}]"] if track else []
     given = load_sweep(spec, [*(sets or ()), *tracked], only or (), limit)
+    check_report_of(given)
     for tracker in given.spec.track:
         tracker.require()
     wanted = SweepWorkers.of(given, data, backend=backend, profile=profile, count=workers)

@@ -155,6 +155,11 @@ class Experiment(BaseModel):
         """The id that all seeds of one cell share."""
         return digest({name: value for name, value in self.identity().items() if name != "seed"})
 
+    def has(self, path: str) -> bool:
+        """Return whether it has a field, or a component with the setting, as in ``method.mu``."""
+        field, _, setting = path.partition(".")
+        return field in type(self).model_fields and (not setting or has_setting(getattr(self, field), setting))
+
     def has_default(self, field: str) -> bool:
         """Return whether a field has its default; that of a component is the name of one."""
         value = getattr(self, field)
@@ -181,6 +186,11 @@ class Experiment(BaseModel):
     def evaluated_rounds(self) -> EvaluatedRounds:
         """Return the rounds after which this experiment is evaluated."""
         return EvaluatedRounds(self.rounds, self.eval_every, evaluated_at_start(self.to_json()))
+
+
+def has_setting(value: Any, name: str) -> bool:
+    """Return whether a field's value is a component with a setting of this name."""
+    return isinstance(value, Component) and name in value.setting_names()
 
 
 def _plain(value: Any) -> Any:

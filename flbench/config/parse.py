@@ -13,7 +13,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from flbench.config.base import Check, Experiment, canonical_json, digest_text
+from flbench.config.base import Check, Experiment, canonical_json, digest_text, has_setting
 from flbench.config.components import FieldProblem, parse_components, registry_of
 from flbench.config.kinds import KINDS, fields_of_all_kinds
 from flbench.errors import InvalidComponent, UserError
@@ -197,6 +197,12 @@ class ValidCell:
     def known(self, field: str) -> TypedValue | None:
         """Return a field's value, default or not; None where this kind of experiment does not have the field."""
         return self.values.get(field) or self.assembler.defaults.get(field)
+
+    def has(self, path: str) -> bool:
+        """Return whether its experiments have a field, or a component with the setting, as in ``method.mu``."""
+        field, _, setting = path.partition(".")
+        known = self.known(field)
+        return known is not None and (not setting or has_setting(known.value, setting))
 
     def label(self, path: str) -> str | None:
         """Return the value at a path (``lr``, ``method.mu``) as users write it, or None where it has none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
@@ -12,6 +12,7 @@ from flbench.config.base import Check, Derived, Experiment, Rounds, Spelling, Wh
 from flbench.config.kinds import KINDS
 from flbench.config.schedules import CONSTANT, LrSchedule, schedule_problem
 from flbench.errors import UserError
+from flbench.metric_specs import Metric
 from flbench.registry import Component
 
 #: Fields in which runs that are trained together may differ, apart from request fields and the method's numbers.
@@ -233,6 +234,12 @@ class _Training(Experiment):
             return {field: {"name": value, "version": 2}}
         return {field: {"epochs": value, "version": 2}} if own and field == "local_epochs" else own
 
+    def records(self, metric: Metric) -> bool:
+        """Return whether its runs record a metric."""
+        if metric.recorded == "with held-out data":
+            return self.val_fraction > 0
+        return metric.recorded == "always"
+
 
 @KINDS.register
 class Federated(_Training):
@@ -286,6 +293,13 @@ class Federated(_Training):
         description="whether local epochs drop the samples that do not fill a batch; false: they are a partial batch, "
         "as in torch's DataLoader, and a client smaller than a batch takes one step an epoch",
     )
+
+    def records(self, metric: Metric) -> bool:
+        """Return whether its runs record a metric."""
+        if metric.recorded == "without a shared model":
+            method, norm = cast(Any, self.method), cast(Any, self.norm)
+            return bool(method.same_as(self).is_personal or norm.keeps_statistics)
+        return super().records(metric)
 
     @property
     def cohort_size(self) -> int:

@@ -153,6 +153,11 @@ class Method(Component):
     server_lr: Annotated[float, Field(gt=0)] = 1.0
 
     @property
+    def is_personal(self) -> bool:
+        """Whether parts of the model stay on the clients."""
+        return overrides(type(self), "local_names")
+
+    @property
     def perturbs(self) -> bool:
         """Whether a step takes a second gradient, at other weights."""
         return overrides(type(self), "perturbed")

@@ -19,10 +19,11 @@ from flbench.report.figures.style import COLORS, color_numbers
 from flbench.report.parts import Part
 from flbench.report.runs import Run, varied_methods
 from flbench.report.selection import tune
-from flbench.report.tables import KIND_TITLES, SECTION, Layout, Table, axes_of, has_axis, lay_out, varies
+from flbench.report.tables import KIND_TITLES, Layout, Table, lay_out, varies
 from flbench.report.ticks import Tick, axis_label, axis_names, axis_value, place_label, tick
 from flbench.report.units import merge_rows
 from flbench.report.wording import row_name
+from flbench.sweeps.axes import SECTION, axes_of
 
 #: A metric by round.
 Points = Mapping[int, float]
@@ -84,7 +85,8 @@ def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Ma
         cells = merge_rows(cells, layout.rows)
         tuned = tune(cells, layout)
         tables = lay_out(tuned.cells or cells, layout, chosen=tuned.axes)
-    wanted = dict.fromkeys((*layout.rows, *layout.cols, *layout.tune, *axes_of(cell.experiment for cell in cells)))
+    fields = axes_of(type(cell.experiment) for cell in cells)
+    wanted = dict.fromkeys((*layout.rows, *layout.cols, *layout.tune, *fields))
     axes = [axis for axis in wanted if _is_axis(cells, axis)]
     ticks = {axis: sorted({cell.tick(axis, axes) for cell in cells}) for axis in axes}
     few = [axis for axis in axes if len(ticks[axis]) <= len(COLORS)]
@@ -114,7 +116,7 @@ def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Ma
 
 
 def _is_axis(cells: Sequence[Cell], axis: str) -> bool:
-    return all(axis == "data" or has_axis(cell.experiment, axis) for cell in cells) and varies(cells, axis)
+    return all(axis == "data" or cell.experiment.has(axis) for cell in cells) and varies(cells, axis)
 
 
 def _key(cell: Cell) -> tuple[Any, ...]:

@@ -6,9 +6,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from flbench.config import KINDS, Training, normal_path
+from flbench.config import KINDS, Training
 from flbench.errors import UserError
-from flbench.messages import by_similarity, unknown
 from flbench.metric_specs import METRICS, value_of
 from flbench.report.board import Details, Leaderboard, Options, Section
 from flbench.report.budget import Budgets, budgets
@@ -20,12 +19,13 @@ from flbench.report.parts import Part, merged, place_of
 from flbench.report.planned import planned
 from flbench.report.provenance import Provenance
 from flbench.report.runs import Collection, Run, varied_methods
-from flbench.report.selection import tune
+from flbench.report.selection import OfKind, by_kind
 from flbench.report.summary import overalls
-from flbench.report.tables import SECTION, Axes, Layout, Table, axes_for, axes_of, has_axis, lay_out, varies
+from flbench.report.tables import Layout, Table, lay_out, varies
 from flbench.report.ticks import Tick, axis_label, axis_value, tick
 from flbench.report.units import merge_rows
 from flbench.sweeps import condition
+from flbench.sweeps.axes import SECTION, axes_of, check_axis, check_metric
 
 #: Settings that a section's constants name even at their default.
 ALWAYS_NAMED = frozenset({"lr", "local_steps", "batch_size", "clients", "method", "norm", "partition", "rounds"})
@@ -69,7 +69,7 @@ def _sections(parts: Sequence[Part]) -> tuple[Section, ...]:
     for part in parts:
         runs = [run for run in part.collection.runs if isinstance(run.experiment, Training)]
         _check(runs, part.layout)
-        found += [(_ticks(members[0]), part, members) for members in grouped(runs, _ticks)]
+        found += [(section_of(members[0]), part, members) for members in grouped(runs, section_of)]
     counts = Counter(ticks for ticks, _, _ in found)
     models = {ticks: place_of(members[0].training)[1] for ticks, _, members in found}
     names_of_data = Counter(ticks[0] for ticks in models)
@@ -87,31 +87,31 @@ def _sections(parts: Sequence[Part]) -> tuple[Section, ...]:
     return tuple(sections)
 
 
-def _ticks(run: Run) -> tuple[Tick, ...]:
+def section_of(run: Run) -> tuple[Tick, ...]:
+    """Return the data set and model of a run, which name its section."""
     return tuple(tick(name, axis_value(run.experiment, name)) for name in SECTION)
 
 
 def _check(runs: Sequence[Run], layout: Layout) -> None:
-    """Raise UserError for a metric or an axis that the runs do not have, or a number in another unit."""
+    """Refuse a metric that the runs do not have, an axis that is none, and a number in another unit.
+
+    An axis that none of the runs has is left out: the runs may be a part of a sweep.
+
+    Raises:
+        UserError: one of these.
+    """
     if not runs:
         return
-    if layout.metric not in METRICS:
-        raise UserError(unknown("metric", layout.metric, METRICS))
+    if not any(value_of(run.record, layout.metric) is not None for run in runs):
+        check_metric(layout.metric, (run.experiment for run in runs))
     for key, mistake in METRICS[layout.metric].wrong_units(margin=layout.margin, target=layout.target):
         raise UserError(f"{key} of {layout.metric}: {mistake}")
     finished = [run for run in runs if run.record is not None]
     if finished and all(value_of(run.record, layout.metric) is None for run in finished):
         recorded = sorted({name for run in finished for name in run.record or ()} & METRICS.keys())
         raise UserError(f"no run recorded {layout.metric!r}; recorded: {', '.join(recorded)}")
-    for axis in layout.tune:
-        try:
-            normal_path(axis)
-        except ValueError as error:
-            raise UserError(f"cannot choose the best {axis!r}: {error}") from None
-    for axis in (*layout.rows, *layout.cols):
-        if axis in SECTION or axis in ("seed", "kind") or not any(has_axis(run.experiment, axis) for run in runs):
-            known = by_similarity(axis, axes_of(run.experiment for run in runs))
-            raise UserError(f"cannot lay out a leaderboard by {axis!r}; possible: {', '.join(known)}")
+    for axis in (*layout.rows, *layout.cols, *layout.tune):
+        check_axis(axis)
 
 
 def _section(title: str, name: str, collection: Collection, layout: Layout) -> Section:
@@ -124,36 +124,32 @@ def _section(title: str, name: str, collection: Collection, layout: Layout) -> S
     chosen: list[str] = []
     details: list[Details] = []
     lr_ranges: list[Ranges] = []
-    compared: list[tuple[Sequence[Cell], Axes]] = []
+    kinds = by_kind(cells, layout)
     curves: list[Budgets] = []
     searched = {} if layout.search is None else budgets_of(collection.runs, layout.search)
-    for kind in sorted({cell.experiment.kind for cell in cells}, reverse=True):  # federated before centralized
-        members = [cell for cell in cells if cell.experiment.kind == kind]
-        everything = lay_out(members, layout)
-        found = tune(members, layout)
-        of_best = lay_out(found.cells, layout, chosen=found.axes)
+    for kind in kinds:
+        everything = lay_out(kind.cells, layout)
+        of_best = lay_out(kind.tuned.cells, layout, chosen=kind.tuned.axes)
         tables += everything
         tuned += of_best
-        chosen += found.axes
-        shown = found.cells or members
-        compared.append((shown, axes_for(shown, layout, found.axes)))
-        curves += filter(None, [budgets(found, layout)])
+        chosen += kind.tuned.axes
+        curves += filter(None, [budgets(kind.tuned, layout)])
         details += [_details(table, collection, layout, searched) for table in of_best or everything]
         if layout.search is None:  # else most rates are not trained to the end
-            lr_ranges += filter(None, [ranges(members, layout)])
+            lr_ranges += filter(None, [ranges(kind.cells, layout)])
     own = [dataclasses.replace(cell, metric="acc_personal") for cell in cells if cell.personal]
     return Section(
         title=title,
         name=name,
         place=place_of(collection.runs[0].training),
         layout=layout,
-        constants=", ".join([_constants(cells), *_following(compared)]),
+        constants=", ".join([_constants(cells), *_following(kinds)]),
         tables=tuple(tables),
         tuned=tuple(tuned),
         chosen=tuple(dict.fromkeys(chosen)),
         own_shard=tuple(lay_out(own, layout, ranked=False)),
         details=tuple(details),
-        planned=planned(compared, layout),
+        planned=planned([(kind.shown, kind.axes) for kind in kinds], layout),
         budgets=tuple(curves),
         ranges=tuple(lr_ranges),
         fingerprints=fingerprints,
@@ -175,12 +171,12 @@ def _details(table: Table, collection: Collection, layout: Layout, budgets: Mapp
     return Details(table, ticks, table.to_baseline(ticks), costs)
 
 
-def _following(kinds: Sequence[tuple[Sequence[Cell], Axes]]) -> list[str]:
+def _following(kinds: Sequence[OfKind]) -> list[str]:
     """Return ``rounds 1000 with E 1, 20 with E 50``: fields of the problem that columns do not show."""
     texts = []
-    for cells, axes in kinds:
-        for axis, origin in axes.of_cols:
-            values = {cell.tick(origin): cell.tick(axis) for cell in cells}
+    for kind in kinds:
+        for axis, origin in kind.axes.of_cols:
+            values = {cell.tick(origin): cell.tick(axis) for cell in kind.shown}
             parts = [
                 f"{at.label} with {axis_label(origin, by)}" for by, at in sorted(values.items(), key=lambda of: of[0])
             ]
@@ -193,7 +189,7 @@ def _constants(cells: Sequence[Cell]) -> str:
     federated = [cell for cell in cells if cell.experiment.kind == "federated"] or list(cells)
     first = federated[0].experiment
     shown = []
-    for axis in axes_of(cell.experiment for cell in federated):
+    for axis in axes_of(type(cell.experiment) for cell in federated):
         value = axis_value(first, axis)
         is_field = axis in type(first).model_fields
         usual = is_field and (value is None or (axis not in ALWAYS_NAMED and first.has_default(axis)))

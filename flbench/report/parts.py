@@ -61,7 +61,7 @@ def parts_of(source: Source, sweeps: Sequence[Sweep], **changes: Any) -> tuple[P
         return (Part(layout, collect(source, select_by=layout.select_by, metric=layout.metric)),)
     groups: dict[tuple[Layout, str], list[Sweep]] = {}
     for sweep in sweeps:
-        layout = dataclasses.replace(_layout_of(sweep), **changes)
+        layout = dataclasses.replace(layout_of(sweep), **changes)
         # The races of one search are those of its sweep alone.
         groups.setdefault((layout, sweep.spec_hash if sweep.search else ""), []).append(sweep)
     parts = []
@@ -76,7 +76,8 @@ def parts_of(source: Source, sweeps: Sequence[Sweep], **changes: Any) -> tuple[P
     return tuple(parts)
 
 
-def _layout_of(sweep: Sweep) -> Layout:
+def layout_of(sweep: Sweep) -> Layout:
+    """Return the report options of a sweep."""
     options = sweep.spec.report
     layout = Layout(
         options.metric,
@@ -84,29 +85,29 @@ def _layout_of(sweep: Sweep) -> Layout:
         options.cols,
         options.select_by,
         tune=tuple(dict.fromkeys((*options.tune, *(sweep.search.axes if sweep.search else ())))),
-        contrasts=tuple(pair for contrast in options.contrasts for pair in _pairs(contrast)),
+        contrasts=tuple(pair for contrast in options.contrasts for pair in pairs_of(contrast)),
         margin=options.margin,
         target=options.target,
         search=sweep.search,
-        headline=None if options.headline is None else tuple(map(_conditions, options.headline)),
+        headline=None if options.headline is None else tuple(map(conditions_of, options.headline)),
     )
     if options.baseline is None:
         return layout
-    return dataclasses.replace(layout, baseline=_conditions(options.baseline))
+    return dataclasses.replace(layout, baseline=conditions_of(options.baseline))
 
 
-def _conditions(values: Mapping[str, Any]) -> tuple[str, ...]:
+def conditions_of(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a mapping of a sweep file as FIELD=VALUE conditions."""
     return tuple(f"{path}={json.dumps(value)}" for path, value in values.items())
 
 
-def _pairs(contrast: Mapping[str, Any]) -> Iterator[Pair]:
+def pairs_of(contrast: Mapping[str, Any]) -> Iterator[Pair]:
     """Yield a comparison for each value that a planned comparison of a sweep file names."""
     ((field, values),) = ((key, raw) for key, raw in contrast.items() if key not in CONTRAST_KEYS)
     between = None
     for other, (first, second) in contrast.get(BETWEEN, {}).items():
         between = Between(normal_path(other), json.dumps(first), json.dumps(second))
-    where = _conditions(contrast.get(IF, {}))
+    where = conditions_of(contrast.get(IF, {}))
     for value in values if isinstance(values, list) else [values]:
         yield Pair(normal_path(field), json.dumps(value), json.dumps(contrast[AGAINST]), between, where)
 

@@ -119,7 +119,7 @@ class Planned:
     @property
     def against(self) -> str:
         """``none``."""
-        return _text(self.pair.against)
+        return text_of(self.pair.against)
 
     @property
     def among(self) -> str:
@@ -145,7 +145,7 @@ class Planned:
     def between(self) -> str:
         """``classes:1 minus iid``; empty where it is no interaction."""
         between = self.pair.between
-        return "" if between is None else f"{_text(between.first)} minus {_text(between.second)}"
+        return "" if between is None else f"{text_of(between.first)} minus {text_of(between.second)}"
 
 
 def full_name(name: str, among: str, between: str) -> str:
@@ -162,10 +162,10 @@ def value_text(condition: str) -> str:
 def _named(field: str, value: str) -> str:
     """Return ``fn``; with the name of its field where it is a number, ``coefficient 0.3``."""
     name = "" if isinstance(json.loads(value), str | dict) else short_name(field).rpartition(".")[2]
-    return f"{name} {_text(value)}".lstrip()
+    return f"{name} {text_of(value)}".lstrip()
 
 
-def _text(value: str) -> str:
+def text_of(value: str) -> str:
     """Return a value from JSON as its label: ``ln``, ``cosine(learned=true)``."""
     parsed = json.loads(value)
     if not isinstance(parsed, dict):
@@ -188,7 +188,7 @@ class _Gain:
 
 #: What tells gains of a column apart: the row on the other axes, the version of the data, and the compared value.
 _Key = tuple[tuple[Hashable, ...], Tick]
-_Gains = Mapping[Place, Mapping[_Key, _Gain]]
+Gains = Mapping[Place, Mapping[_Key, _Gain]]
 
 
 def planned(kinds: Sequence[tuple[Sequence[Cell], Axes]], layout: Layout) -> tuple[Planned, ...]:
@@ -197,7 +197,7 @@ def planned(kinds: Sequence[tuple[Sequence[Cell], Axes]], layout: Layout) -> tup
         (pair, place): list(gains.values())
         for pair in layout.contrasts
         for cells, axes in kinds
-        for place, gains in _gains(cells, axes, pair).items()
+        for place, gains in gains_of(cells, axes, pair).items()
     }
     complete = {at: [gain for gain in gains if gain.complete] for at, gains in places.items()}
     differences = {
@@ -227,8 +227,12 @@ def is_baseline_but_for(field: str, layout: Layout) -> Callable[[Experiment], bo
     return condition(one for one in layout.baseline if not one.startswith(f"{field}="))
 
 
-def _gains(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
-    """Return what a planned comparison compares."""
+def gains_of(cells: Sequence[Cell], axes: Axes, pair: Pair) -> Gains:
+    """Return what a planned comparison compares among the shown cells of one kind, by column.
+
+    Raises:
+        UserError: two values of its field match the one to compare with.
+    """
     is_meant = condition(pair.where)
     cells = [cell for cell in cells if is_meant(cell.experiment)]
     if pair.between is None:
@@ -248,7 +252,7 @@ def _gains(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
     }
 
 
-def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
+def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> Gains:
     """Return the cells that differ in the field alone, by column, each computation once.
 
     Raises:
@@ -266,7 +270,7 @@ def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
             other = references.setdefault((place, row), cell).tick(pair.field)
             if other != (this := cell.tick(pair.field)):
                 raise UserError(
-                    f"planned comparison against {pair.field}: {_text(pair.against)}: {other.label} and {this.label} "
+                    f"planned comparison against {pair.field}: {text_of(pair.against)}: {other.label} and {this.label} "
                     "both match; give the settings that tell them apart"
                 )
         elif is_first(cell.experiment) and (place, cell.unit) not in seen:
@@ -287,7 +291,7 @@ def means(cells: Iterable[Cell], field: str, value: str) -> Callable[[Experiment
 
     def has_label(experiment: Experiment) -> bool:
         component = getattr(experiment, field, None)
-        return isinstance(component, Component) and component.label() == _text(value)
+        return isinstance(component, Component) and component.label() == text_of(value)
 
     return has_label if any(has_label(cell.experiment) for cell in cells) else _is(field, value)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from flbench.choices import ON_VALIDATION_DATA, SelectBy
 from flbench.metric_specs import METRICS, value_of
 from flbench.report.cells import Cell, grouped, summarize
-from flbench.report.tables import Layout, axes_for, has_axis
+from flbench.report.tables import Axes, Layout, axes_for
 from flbench.report.ticks import axis_value, place_label
 
 #: Of fewer numbers each is an end: a choice among them is never marked as one at the edge of its grid.
@@ -31,6 +31,30 @@ class Tuned:
     cells: tuple[Cell, ...] = ()  # the first of each, whose ``chosen`` says what it is
 
 
+@dataclass(frozen=True)
+class OfKind:
+    """The cells of one kind of experiment in a section, and what its tables show of them."""
+
+    cells: Sequence[Cell]
+    tuned: Tuned
+    axes: Axes  # those of ``shown``
+
+    @property
+    def shown(self) -> Sequence[Cell]:
+        """The cells with chosen settings; all where nothing is chosen."""
+        return self.tuned.cells or self.cells
+
+
+def by_kind(cells: Sequence[Cell], layout: Layout) -> list[OfKind]:
+    """Return the cells of a section by their kind of experiment, federated before centralized."""
+    found = []
+    for kind in sorted({cell.experiment.kind for cell in cells}, reverse=True):
+        members = [cell for cell in cells if cell.experiment.kind == kind]
+        tuned = tune(members, layout)
+        found.append(OfKind(members, tuned, axes_for(tuned.cells or members, layout, tuned.axes)))
+    return found
+
+
 def tune(cells: Sequence[Cell], layout: Layout) -> Tuned:
     """Return the settings of every row and column in the order of the rule, and the chosen one.
 
@@ -38,7 +62,7 @@ def tune(cells: Sequence[Cell], layout: Layout) -> Tuned:
     all, so that the gap is shown. A hyperparameter that some rows lack is not tuned: each of its values is a row.
     Nothing is chosen where rows of a column have no setting in common.
     """
-    chosen = tuple(axis for axis in layout.tune if all(has_axis(cell.experiment, axis) for cell in cells))
+    chosen = tuple(axis for axis in layout.tune if all(cell.experiment.has(axis) for cell in cells))
     axes = axes_for(cells, layout, chosen)
     tried: list[tuple[Cell, ...]] = []
     most = 0

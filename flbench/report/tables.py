@@ -10,17 +10,13 @@ from functools import cached_property, partial
 from typing import Any
 
 from flbench.choices import SelectBy
-from flbench.config import ALIASES, Experiment
+from flbench.config import ALIASES
 from flbench.halving import Halving
 from flbench.metric_specs import METRICS
-from flbench.registry import Component
 from flbench.report.cells import Cell, Unit, grouped
-from flbench.report.runs import compared_fields
 from flbench.report.stats import Contrast, contrasts
 from flbench.report.ticks import Tick, axis_label, place_label
-
-#: Fields that name a section; they are not axes of its tables.
-SECTION = ("dataset", "model")
+from flbench.sweeps.axes import axes_of
 
 #: Fields of the problem and its duration. Rows that differ in one of these are not comparable: it is always a column.
 PROBLEM = frozenset(
@@ -125,10 +121,10 @@ def axes_for(cells: Sequence[Cell], layout: Layout, chosen: Sequence[str] = ()) 
     Fields in ``chosen`` are neither rows nor columns.
     """
     wanted = (axis for axis in (*layout.rows, *layout.cols) if axis not in chosen)
-    present = {axis for axis in wanted if axis == "data" or any(has_axis(cell.experiment, axis) for cell in cells)}
+    present = {axis for axis in wanted if axis == "data" or any(cell.experiment.has(axis) for cell in cells)}
     rows, asked = (tuple(axis for axis in axes if axis in present) for axes in (layout.rows, layout.cols))
     plain = Axes(rows, asked, (*rows, *asked, *chosen))
-    others = [axis for axis in axes_of(cell.experiment for cell in cells) if axis not in plain.named]
+    others = [axis for axis in axes_of(type(cell.experiment) for cell in cells) if axis not in plain.named]
     others = [axis for axis in others if varies(cells, axis, plain.named)]
     of_rows = {
         axis: place
@@ -161,21 +157,6 @@ def _place(cells: Sequence[Cell], axis: str, axes: Axes) -> int | None:
         return None
     last = len(axes.rows) - 1
     return next((place for place in range(last) if follows(lambda cell, place=place: axes.row(cell)[place])), last)  # type: ignore[misc]
-
-
-def has_axis(experiment: Experiment, axis: str) -> bool:
-    """Return whether an experiment has a field, or a component with the field, as in ``method.mu``."""
-    name, _, sub = axis.partition(".")
-    if name not in type(experiment).model_fields:
-        return False
-    value = getattr(experiment, name)
-    return not sub or (isinstance(value, Component) and sub in {item.name for item in dataclasses.fields(value)})
-
-
-def axes_of(experiments: Iterable[Experiment]) -> list[str]:
-    """Return the axes that tables may have, in the order of the schema."""
-    names = dict.fromkeys(name for experiment in experiments for name in compared_fields(experiment))
-    return [name for name in (*names, "rounds") if name not in (*SECTION, "kind")]
 
 
 def varies(cells: Sequence[Cell], axis: str, named: Sequence[str] = ()) -> bool:

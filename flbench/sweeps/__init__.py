@@ -22,7 +22,7 @@ from flbench.messages import unknown
 from flbench.sweeps.expand import Arithmetic, expand
 from flbench.sweeps.match import Rule
 from flbench.sweeps.options import apply_sets, read_fields, read_only, split_address
-from flbench.sweeps.report import check_report
+from flbench.sweeps.report import OF_CELLS, check_report
 from flbench.sweeps.search import read_search
 from flbench.sweeps.source import Source, SpecError
 from flbench.sweeps.spec import AGAINST, BETWEEN, CONTRAST_KEYS, IF, SweepSpec
@@ -59,7 +59,7 @@ class Sweep:
         arithmetic: the numbers behind the number of runs.
         spec_hash: 16 hex digits that name the plan: run ids, rounds, evaluations, probes and search; nothing else does.
         path: the file.
-        source: the file's text, without the changes of ``--set``.
+        file: its content as given, with the line or the option of every value.
         options: the ``--set``, ``--only`` and ``--limit`` options given, as typed.
         search: how settings are dropped before the last round; None: all are trained to it.
     """
@@ -71,9 +71,20 @@ class Sweep:
     arithmetic: Arithmetic
     spec_hash: str
     path: Path
-    source: str
+    file: Source
     options: tuple[str, ...]
     search: Halving | None = None
+
+    @property
+    def source(self) -> str:
+        """The file's text, without the changes of ``--set``."""
+        return self.file.text
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its cells are those that the file was written for: no option changes them or leaves any out."""
+        count = self.arithmetic
+        return not (count.unselected or count.beyond_limit or self.file.has_option(OF_CELLS))
 
     def cells(self) -> dict[str, list[Experiment]]:
         """Return the runs by cell id, in order."""
@@ -161,7 +172,7 @@ def _load(path: Path, sets: tuple[str, ...], only: tuple[str, ...], limit: int |
         arithmetic=arithmetic,
         spec_hash=_plan_hash(experiments, search),
         path=path,
-        source=source.text,
+        file=source,
         options=(*options, *([f"--limit {limit}"] if limit is not None else [])),
         search=search,
     )

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from flbench.choices import ON_VALIDATION_DATA
-from flbench.config import Experiment, GivenValue, Layer, ValidCell, Where, normal_path
+from flbench.config import Experiment, GivenValue, Layer, Training, ValidCell, Where, normal_path
+from flbench.errors import UserError
 from flbench.messages import did_you_mean, format_scalar, unknown
 from flbench.metric_specs import METRICS
+from flbench.sweeps.axes import check_axis, check_metric
 from flbench.sweeps.match import Rule, values_here
 from flbench.sweeps.source import Source, component_form
-from flbench.sweeps.spec import AGAINST, BETWEEN, CONTRAST_KEYS, IF, SweepSpec, Values
+from flbench.sweeps.spec import AGAINST, BETWEEN, CONTRAST_KEYS, IF, Report, SweepSpec, Values
 
 #: The parts of a file that make its cells.
-_OF_CELLS = ("base", "axes", "zip", "grids", "exclude", "overrides")
+OF_CELLS = ("base", "axes", "zip", "grids", "exclude", "overrides")
 
 
 def check_report(
@@ -33,12 +35,11 @@ def check_report(
         experiments: the runs that they keep.
     """
     report = spec.report
-    for part, fields in (("rows", report.rows), ("cols", report.cols), ("tune", report.tune)):
-        for index, field in enumerate(fields):
-            try:
-                normal_path(field)
-            except ValueError as error:
-                raise source.error(("report", part, index), str(error)) from None
+    _check_axes(source, report, cells)
+    try:
+        check_metric(report.metric, experiments)
+    except UserError as error:
+        raise source.error(("report", "metric"), str(error)) from None
     for key, mistake in METRICS[report.metric].wrong_units(margin=report.margin, target=report.target):
         raise source.error(("report", key), mistake)
     if report.select_by in ON_VALIDATION_DATA and any(not getattr(run, "val_fraction", True) for run in experiments):
@@ -67,12 +68,39 @@ def check_report(
             effects.require_variation(("report", "tune", index), normal_path(field))
 
 
+def _check_axes(source: Source, report: Report, cells: Sequence[ValidCell]) -> None:
+    """Raise SpecError for an axis that the tables of these cells cannot have, or that is given twice."""
+    trainings = [cell for cell in cells if issubclass(cell.assembler.model, Training)]
+    found = trainings or cells
+    given = [part for part in ("rows", "cols", "tune") if part in report.model_fields_set]
+    for part in given:
+        for index, field in enumerate(getattr(report, part)):
+            where = ("report", part, index)
+            try:
+                if trainings:
+                    check_axis(field)
+                path = normal_path(field)
+            except (UserError, ValueError) as error:
+                raise source.error(where, str(error)) from None
+            if not any(cell.has(path) for cell in found):
+                name, _, setting = path.partition(".")
+                here = values_here(name, (cell.label(name) for cell in found))
+                raise source.error(where, f"no cell has {path}: fix or remove it{f'; {here}' if setting else ''}")
+    places: dict[str, str] = {}
+    for part in ("rows", "cols"):
+        for path in map(normal_path, getattr(report, part)):
+            if path in places and given:
+                both = f"{path} is an axis twice, in {places[path]} and in {part}"
+                raise source.error(("report", part if part in given else places[path]), f"{both}: give it once")
+            places[path] = part
+
+
 class _Effects:
     """Refuses conditions that match no cell, and fields that do not vary."""
 
     def __init__(self, source: Source, cells: Sequence[ValidCell]) -> None:
         self._source, self._cells = source, cells
-        self._are_changed = source.has_option(_OF_CELLS)
+        self._are_changed = source.has_option(OF_CELLS)
 
     def require(self, where: Where, *conditions: Layer) -> None:
         """Raise SpecError where no cell meets all conditions of an entry."""

@@ -18,7 +18,7 @@ from flbench.report.leaderboard import build
 from flbench.report.page.document import document
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import Part
-from flbench.report.runs import Collection
+from flbench.report.runs import Collection, Run
 from flbench.report.tables import Layout
 from flbench.report.write.html import to_html
 from flbench.report.write.markdown import to_markdown
@@ -45,6 +45,13 @@ def leaderboard_of(collection: Collection, **options: Any) -> Leaderboard:
     compared = {name: value for name, value in options.items() if name in ("published", "tolerance", "why")}
     layout = {name: value for name, value in options.items() if name not in document | compared}
     return build([Part(Layout(**layout), collection)], Options(**document), papers(**compared))
+
+
+def finished_runs(requests: Iterable[Experiment], **record: float) -> Collection:
+    """Finished runs without a store."""
+    return Collection(
+        tuple(Run(request, request.rounds, "done", record={"acc": 0.5, **record}) for request in requests)
+    )
 
 
 def markdown_of(board: Leaderboard) -> str:

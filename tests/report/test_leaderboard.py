@@ -16,7 +16,7 @@ from flbench.errors import UserError
 from flbench.report.board import Leaderboard
 from flbench.report.cells import lines_below, mean_text
 from flbench.report.dataframes import tidy
-from flbench.report.runs import Collection, Run, StoreSource, collect
+from flbench.report.runs import Collection, StoreSource, collect
 from flbench.report.tables import Table
 from flbench.report.ticks import tick
 from flbench.report.write.json import to_json
@@ -30,6 +30,7 @@ from tests.report.stores import (
     fail,
     filled,
     finish,
+    finished_runs,
     leaderboard_of,
     markdown_of,
     small_sweep,
@@ -49,13 +50,6 @@ def cell(table: Table, *labels: str) -> tuple[str, list[str]]:
         if {*labels} == {at.label for at in (*table.rows[r], *table.cols[c])}:
             return mean_text(found), lines_below(found)
     raise AssertionError(f"no cell {labels}")
-
-
-def finished_runs(requests: Iterable[Experiment], **record: float) -> Collection:
-    """Finished runs without a store."""
-    return Collection(
-        tuple(Run(request, request.rounds, "done", record={"acc": 0.5, **record}) for request in requests)
-    )
 
 
 def test_rows_are_method_and_norm_and_columns_partitions(tmp_path: Path) -> None:
@@ -316,16 +310,29 @@ def test_no_two_cells_share_a_position(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"metric": "acc_glob"}, "unknown metric 'acc_glob'; did you mean 'acc_global'? known: acc_global,"),
-        ({"metric": "val_acc"}, "no run recorded 'val_acc'; recorded: acc"),
-        ({"rows": ("methd",)}, "cannot lay out a leaderboard by 'methd'; possible: method,"),
-        ({"cols": ("seed",)}, "cannot lay out a leaderboard by 'seed'"),
-        ({"cols": ("method.mu",)}, "cannot lay out a leaderboard by 'method.mu'"),
+        (
+            {"metric": "val_acc"},
+            "no run records 'val_acc': set val_fraction, for example to 0.1, in base; recorded: acc",
+        ),
+        ({"rows": ("methd",)}, "cannot lay out a leaderboard by 'methd': unknown field 'methd'"),
+        ({"cols": ("seed",)}, "cannot lay out a leaderboard by 'seed': a cell is the mean over its seeds"),
+        ({"cols": ("method.mx",)}, "unknown setting 'mx' of any method; did you mean 'mu'?"),
         ({"cols": ("run_id",)}, "cannot lay out a leaderboard by 'run_id'"),
+        ({"tune": ("model.widths",)}, "by 'model.widths': each data set and model has tables of its own"),
     ],
 )
 def test_an_invalid_layout_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         leaderboard_of(finished_runs([experiment()]), **options)
+
+
+def test_an_axis_that_no_run_has_is_left_out() -> None:
+    """A part of a sweep may lack the cells for which its file names the axis, as with --only."""
+    (table,) = leaderboard_of(finished_runs([experiment()]), cols=("method.mu",)).sections[0].tables
+    assert table.col_axes == ()
+    requests = [experiment(kind="centralized", norm=norm) for norm in ("none", "ln")]
+    (table,) = leaderboard_of(finished_runs(requests)).sections[0].tables
+    assert (table.row_axes, [row[0].label for row in table.rows]) == (("norm",), ["none", "ln"])
 
 
 def test_the_order_of_runs_changes_nothing(tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ class Norm(Component):
     #: with methods that leave batch statistics to it.
     is_policy: ClassVar[bool] = False
 
+    #: Whether its running statistics stay on the clients, so that there is no shared model.
+    keeps_statistics: ClassVar[bool] = False
+
     #: Whether its layers combine all participants of a round in every step, which then are always one stack.
     lock_step: ClassVar[bool] = False
 

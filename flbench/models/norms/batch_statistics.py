@@ -33,6 +33,7 @@ class SiloBatchNorm(BatchNorm):
     equation: ClassVar[str] = "bn; gamma and beta are averaged, running mean and variance never leave the client"
     source: ClassVar[str] = "@andreux2020silobn"
     is_policy: ClassVar[bool] = True
+    keeps_statistics: ClassVar[bool] = True
 
     def module(self, shape: Shape) -> nn.Module:
         """Over the batch and the pixels, a channel."""

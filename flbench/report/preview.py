@@ -1,0 +1,97 @@
+"""The leaderboard of a sweep before its runs: what it would refuse or leave empty is a mistake in the sweep file.
+
+The sections, rows, columns and comparisons are those that the report makes of the finished runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from flbench.config import Training, Where
+from flbench.errors import UserError
+from flbench.report.cells import Cell, cells_of, grouped
+from flbench.report.leaderboard import section_of
+from flbench.report.parts import conditions_of, layout_of, pairs_of
+from flbench.report.planned import Gains, gains_of, text_of, value_text
+from flbench.report.runs import Run
+from flbench.report.selection import OfKind, by_kind
+from flbench.report.tables import Layout
+from flbench.report.ticks import place_label
+from flbench.report.units import merge_rows
+from flbench.sweeps import CONTRAST_KEYS, Sweep, condition
+
+#: Columns that a message lists.
+_MOST_LISTED = 12
+
+
+def check_report_of(sweep: Sweep) -> None:
+    """Raise SpecError for a planned comparison or a column of the first page that the leaderboard would not have.
+
+    Where options change the cells of the file, it may lack some, and only what the report refuses is a mistake.
+    """
+    options = sweep.spec.report
+    if not (options.contrasts or options.headline):
+        return
+    sections = _sections(sweep, layout_of(sweep).spelled_out())
+    for index, contrast in enumerate(options.contrasts):
+        _check_contrast(sweep, contrast, ("report", "contrasts", index), sections)
+    if sweep.is_whole and sections:
+        for index, wanted in enumerate(options.headline or ()):
+            _check_column(sweep, wanted, ("report", "headline", index), sections)
+
+
+def _sections(sweep: Sweep, layout: Layout) -> list[list[OfKind]]:
+    """Return the cells of each data set and model, by kind of experiment."""
+    runs = [Run(one, one.rounds, "pending") for one in sweep.experiments if isinstance(one, Training)]
+    found = grouped(runs, section_of)
+    return [by_kind(merge_rows(cells_of(members, layout.metric), layout.rows), layout) for members in found]
+
+
+def _check_contrast(sweep: Sweep, contrast: Mapping[str, Any], where: Where, sections: Sequence[list[OfKind]]) -> None:
+    (key,) = (key for key in contrast if key not in CONTRAST_KEYS)
+    kinds = [kind for section in sections for kind in section]
+    for index, pair in enumerate(pairs_of(contrast)):
+        try:
+            found = [gains_of(kind.shown, kind.axes, pair) for kind in kinds]
+        except UserError as error:
+            raise sweep.file.error(where, str(error)) from None
+        if sweep.is_whole and not any(map(_is_paired, found)):
+            both = f"{text_of(pair.value)} and {text_of(pair.against)}"
+            place = (*where, key, index) if isinstance(contrast[key], list) else (*where, key)
+            raise sweep.file.error(
+                place,
+                f"no two cells of a data set and model, with a seed in common, differ in {pair.field} alone, {both}"
+                f"{_conditions_text(pair.where)}{' in both columns' if pair.between else ''}: fix or remove it",
+            )
+
+
+def _is_paired(gains: Gains) -> bool:
+    """Return whether cells of some column, all that are averaged there, have a seed in common."""
+    for found in gains.values():
+        cells = [cell for gain in found.values() for cell in (*gain.plus, *gain.minus)]
+        if cells and set.intersection(*({run.experiment.seed for run in cell.runs} for cell in cells)):
+            return True
+    return False
+
+
+def _check_column(sweep: Sweep, wanted: Mapping[str, Any], where: Where, sections: Sequence[list[OfKind]]) -> None:
+    conditions = conditions_of(wanted)
+    is_wanted = condition(conditions)
+    columns = [column for first, *_ in sections for column in _columns(first)]
+    if not any(is_wanted(cell.experiment) for _, cell in columns):
+        here = list(dict.fromkeys(name or "a single one" for name, _ in columns))
+        listed = f"{'; '.join(here[:_MOST_LISTED])}{'; ...' if len(here) > _MOST_LISTED else ''}"
+        message = f"no column{_conditions_text(conditions)}: fix or remove it; the columns here: {listed}"
+        raise sweep.file.error(where, message)
+
+
+def _columns(kind: OfKind) -> Iterator[tuple[str, Cell]]:
+    """Yield the name of each column, and the cell of its first row, which stands for it."""
+    for members in grouped(kind.shown, kind.axes.col):
+        first = min(members, key=kind.axes.row)
+        yield place_label(kind.axes.cols, kind.axes.col(first)), first
+
+
+def _conditions_text(conditions: Sequence[str]) -> str:
+    return f" with {', '.join(map(value_text, conditions))}" if conditions else ""
