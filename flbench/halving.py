@@ -1,8 +1,8 @@
 """Successive halving: which settings of a tuned field go on after each rung. Pure: a function of values at the rungs.
 
-A race is a cell of the report without the tuned fields: its candidates differ in nothing else, and their seeds are
-averaged. Every candidate is trained to the first rung, the best share of them to the next, and so on. Races with
-different numbers of rounds have different rungs.
+A race is a cell of the report without the tuned fields: its candidates solve one problem (``Experiment.problem``) and
+differ in nothing else, and their seeds are averaged. Every candidate is trained to the first rung, the best share of
+them to the next, and so on. Races with different numbers of rounds have different rungs.
 
 Jamieson and Talwalkar (2016), "Non-stochastic best arm identification and hyperparameter optimization", AISTATS.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Generic, Self, TypeVar
 
-from flbench.config import REQUEST_FIELDS, canonical_json
+from flbench.config import REQUEST_FIELDS, canonical_json, problem_of
 from flbench.metric_specs import METRICS, Record, value_of
 
 #: What names one run of a race.
@@ -77,16 +77,25 @@ class Halving:
         ahead = zip(self.sizes(race)[1:], race.rungs, race.rungs[1:], strict=False)
         return decided + round(seeds * sum(size * (after - rung) for size, rung, after in ahead if rung >= now))
 
+    def problem_of(self, experiment: Mapping[str, Any]) -> str:
+        """Return the problem of an experiment (plain JSON), which all candidates of a race must share."""
+        return canonical_json(problem_of(self._untuned(experiment)))
+
     def race_of(self, experiment: Mapping[str, Any]) -> str:
         """Return the race of an experiment (plain JSON): what all of its candidates share."""
-        shared = {field: value for field, value in experiment.items() if field not in {"seed", *REQUEST_FIELDS}}
+        shared = self._untuned(experiment)
+        return canonical_json({name: value for name, value in shared.items() if name not in {"seed", *REQUEST_FIELDS}})
+
+    def _untuned(self, experiment: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an experiment (plain JSON) without the tuned fields."""
+        shared = dict(experiment)
         for axis in self.axes:
             field, _, setting = axis.partition(".")
             if not setting:
                 shared.pop(field, None)
             elif isinstance(component := shared.get(field), Mapping):
                 shared[field] = {name: value for name, value in component.items() if name != setting}
-        return canonical_json(shared)
+        return shared
 
     def races(self, runs: Iterable[tuple[K, str, Mapping[str, Any]]]) -> list[Race[K]]:
         """Return the runs (name, cell id, plain JSON) as races, in order."""

@@ -32,6 +32,9 @@ _FIRST = (
 #: Fields that a name always shows.
 _ALWAYS = ("method", "norm", "normalized", "seed")
 
+#: Fields that no name shows; the number of rounds is in that of a problem alone.
+NEVER_NAMED = REQUEST_FIELDS - {"rounds"}
+
 #: How the name of a single run begins, which its worker registers in place of a plan's.
 SINGLE = "run "
 
@@ -41,7 +44,7 @@ Common = Mapping[str, Container[str]]
 
 def common_fields(entries: Iterable[Entry]) -> dict[str, dict[str, Any]]:
     """Return, by kind, the fields in which its runs agree, with their values as plain JSON (see ``Common``)."""
-    names = {name for name in fields_of_all_kinds() if name not in REQUEST_FIELDS}
+    names = {name for name in fields_of_all_kinds() if name not in NEVER_NAMED}
     common: dict[str, dict[str, Any]] = {}
     for entry in entries:
         raw = entry.experiment
@@ -79,13 +82,14 @@ def label(experiment: Mapping[str, Any], common: Common, fields: Container[str] 
     Args:
         experiment: as plain JSON.
         common: the fields that need not be named.
-        fields: those that may be named; None: all.
+        fields: those that may be named; None: all but the number of rounds.
     """
     shared = common.get(str(experiment.get("kind")), ())
     parts = []
     for name in _label_order():
         value = experiment.get(name)
-        if value is None or (name in shared and name not in _ALWAYS) or (fields is not None and name not in fields):
+        is_wanted = name != "rounds" if fields is None else name in fields
+        if value is None or not is_wanted or (name in shared and name not in _ALWAYS):
             continue
         if registry_of(name) is None:
             parts.append(f"{_PREFIXES.get(name, name + '=')}{format_scalar(value)}")
@@ -96,7 +100,7 @@ def label(experiment: Mapping[str, Any], common: Common, fields: Container[str] 
 
 @cache
 def _label_order() -> tuple[str, ...]:
-    others = [name for name in fields_of_all_kinds() if name not in {*REQUEST_FIELDS, *_FIRST, "seed"}]
+    others = [name for name in fields_of_all_kinds() if name not in {*NEVER_NAMED, *_FIRST, "seed"}]
     return (*_FIRST, *others, "seed")
 
 

@@ -17,21 +17,14 @@ from rich.table import Table
 from flbench.cli.curves import Curves, sparklines
 from flbench.cli.numbers import value
 from flbench.cli.screen import fitting, plain_table
-from flbench.config import REQUEST_FIELDS, Experiment, canonical_json, fields_of_all_kinds, headline_of
+from flbench.config import Experiment, canonical_json, headline_of, problem_of
 from flbench.metric_specs import METRICS
 from flbench.progress import Progress, RunSnapshot
-from flbench.run_names import Common, label
+from flbench.run_names import NEVER_NAMED, Common, label
 from flbench.store import Store
 
 #: Cells shown at most.
 MOST_CELLS = 6
-
-#: The fields that make a problem: only cells that agree in them are compared.
-PROBLEM = (
-    *("kind", "dataset", "model", "partition", "min_size", "clients", "participation"),
-    *("activation", "width", "layers", "depth", "outputs", "samples", "sigma_w2", "sigma_b2", "gamma"),
-)
-CONTENDER = frozenset(fields_of_all_kinds()) - {*PROBLEM, "seed"}
 
 
 @dataclass
@@ -39,7 +32,7 @@ class Cell:
     """The finished runs of one cell.
 
     Attributes:
-        problem: its fields of ``PROBLEM`` and its metric, as canonical JSON.
+        problem: what it solves (``problem_of``) and its metric, as canonical JSON.
         values: of the runs that neither failed nor diverged, with their ids in ``run_ids``.
         planned: how many runs the plan has.
         metric: the number that is compared.
@@ -114,7 +107,7 @@ class Ranking:
             if cell_id not in self.cells:
                 experiment = self._experiment_of(index)
                 metric = headline_of(experiment)
-                problem = canonical_json({name: experiment.get(name) for name in PROBLEM} | {"metric": metric})
+                problem = canonical_json({**problem_of(experiment), "metric": metric})
                 self.cells[cell_id] = Cell(problem, planned=self.planned[cell_id], metric=metric)
             self.cells[cell_id].add(seen)
         self._counted = len(ended)
@@ -142,7 +135,8 @@ def best(cells: Iterable[Cell], most: int) -> Best:
 
 def names(experiment: Mapping[str, Any], common: Common) -> tuple[str, str]:
     """Return the names of a cell's problem and of its contender in it, without the fields of ``common``."""
-    return label(experiment, common, PROBLEM), label(experiment, common, CONTENDER)
+    problem = problem_of(experiment)
+    return label(experiment, common, problem), label(experiment, common, experiment.keys() - problem - {"seed"})
 
 
 def common_names(experiments: Sequence[Experiment]) -> Common:
@@ -157,7 +151,7 @@ def _agreed(alike: Sequence[Experiment]) -> set[str]:
     """Return the fields in which experiments of one kind agree."""
     first = alike[0]
     agreed = set()
-    for name in set(type(first).model_fields) - REQUEST_FIELDS:
+    for name in set(type(first).model_fields) - NEVER_NAMED:
         value, others = getattr(first, name), (getattr(one, name) for one in alike)
         # The runs of a sweep share their components: comparing identities first is much faster.
         if all(other is value or other == value for other in others):

@@ -11,7 +11,7 @@ left out where it is the official content of that name, so ``cifar10`` alone mea
 from flbench.config.base import REQUEST_FIELDS, Experiment, canonical_json, digest
 from flbench.config.components import FieldProblem, content_of, plugins_of, registry_of
 from flbench.config.evaluations import MAX_ROUNDS, EvaluatedRounds, evaluated_at_start, request_problem
-from flbench.config.kinds import KINDS, fields_of_all_kinds, headline_of
+from flbench.config.kinds import KINDS, fields_of_all_kinds, headline_of, problem_of
 from flbench.config.parse import (
     ALIASES,
     SYNONYMS,
@@ -64,6 +64,7 @@ __all__ = [
     "parse_experiment",
     "parse_field",
     "plugins_of",
+    "problem_of",
     "registry_of",
     "request_problem",
     "require_device",

@@ -99,6 +99,9 @@ class Experiment(BaseModel):
     checks: ClassVar[tuple[Check, ...]] = (Check(("rounds", "eval_every"), "eval_every", too_many_evaluations),)
     #: Defaults that depend on another field.
     derived: ClassVar[tuple[Derived, ...]] = ()
+    #: Fields of the problem and its duration: cells that differ in one of them are not comparable. Reports, searches
+    #: and the status compare cells of one problem alone.
+    problem: ClassVar[frozenset[str]] = frozenset({"rounds"})
     #: Names under which runs of this kind record lists, and their depth; every other record is a number.
     lists: ClassVar[Mapping[str, int]] = {}
     #: Fields of which several values are the same computation, and share a run id.

@@ -51,6 +51,12 @@ def headline_of(raw: Mapping[str, Any]) -> str:
     return KINDS.get(str(raw.get("kind")), Experiment).headline_of(raw)
 
 
+def problem_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the kind of an experiment (plain JSON), and its values of the fields that make its problem."""
+    kind = str(raw.get("kind"))
+    return {"kind": kind, **{name: raw.get(name) for name in sorted(KINDS.get(kind, Experiment).problem)}}
+
+
 def fields_of_all_kinds() -> Iterator[str]:
     """Yield every field that some kind of experiment has, each once, in their order."""
     yield from dict.fromkeys(field for kind in KINDS.values() for field in kind.model_fields)

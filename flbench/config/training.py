@@ -174,6 +174,10 @@ class _Training(Experiment):
         Check(("clip_norm", "agc"), "agc", _clipped_one_way),
     )
 
+    problem: ClassVar[frozenset[str]] = frozenset(
+        {*Experiment.problem, "dataset", "model", "val_fraction", "local_steps", "local_epochs"}
+    )
+
     spellings: ClassVar[tuple[Spelling, ...]] = (Spelling("norm", ("dataset", "model", "norm"), _norm_in_network),)
 
     derived: ClassVar[tuple[Derived, ...]] = (
@@ -263,6 +267,8 @@ class Federated(_Training):
         *_Training.spellings,
         Spelling("participation", ("clients", "participation"), lambda n, share: cohort_size(n, share) / n),
     )
+
+    problem: ClassVar[frozenset[str]] = _Training.problem | {"partition", "min_size", "clients", "participation"}
 
     kind: Literal["federated"] = "federated"
     method: Component = Field(default="fedavg", validate_default=True, description="federated algorithm")

@@ -18,12 +18,6 @@ from flbench.report.stats import Contrast, contrasts
 from flbench.report.ticks import Tick, axis_label, place_label
 from flbench.sweeps.axes import axes_of
 
-#: Fields of the problem and its duration. Rows that differ in one of these are not comparable: it is always a column.
-PROBLEM = frozenset(
-    {"partition", "min_size", "clients", "participation", "val_fraction", "local_steps", "local_epochs", "rounds"}
-)
-
-
 #: The margin of a tie between shares, where the sweep names none.
 POINT = 0.01
 
@@ -116,9 +110,9 @@ def axes_for(cells: Sequence[Cell], layout: Layout, chosen: Sequence[str] = ()) 
     Fields that vary and are not in the layout are columns. A field whose value follows from the row, such as a weight
     decay that an override gives to one normalization, is part of the row's label instead: as a column it would leave
     rows without a common column. Hyperparameters of ``layout.tune`` stay columns, so that rows are compared at equal
-    settings. A field of the problem whose value follows from another column axis, such as rounds that are varied
-    together with local steps, is no axis of its own.
-    Fields in ``chosen`` are neither rows nor columns.
+    settings. A field of the problem (``Experiment.problem``) is a column, too, since rows that differ in it are not
+    comparable; one whose value follows from another column axis, such as rounds that are varied together with local
+    steps, is no axis of its own. Fields in ``chosen`` are neither rows nor columns.
     """
     wanted = (axis for axis in (*layout.rows, *layout.cols) if axis not in chosen)
     present = {axis for axis in wanted if axis == "data" or any(cell.experiment.has(axis) for cell in cells)}
@@ -126,14 +120,15 @@ def axes_for(cells: Sequence[Cell], layout: Layout, chosen: Sequence[str] = ()) 
     plain = Axes(rows, asked, (*rows, *asked, *chosen))
     others = [axis for axis in axes_of(type(cell.experiment) for cell in cells) if axis not in plain.named]
     others = [axis for axis in others if varies(cells, axis, plain.named)]
+    problem = type(cells[0].experiment).problem
     of_rows = {
         axis: place
         for axis in others
-        if axis not in PROBLEM.union(layout.tune) and (place := _place(cells, axis, plain)) is not None
+        if axis not in problem.union(layout.tune) and (place := _place(cells, axis, plain)) is not None
     }
     kept, of_cols = list(asked), []
     for axis in others:
-        origins = (one for one in kept if axis in PROBLEM and _follows(cells, axis, one, plain.named))
+        origins = (one for one in kept if axis in problem and _follows(cells, axis, one, plain.named))
         if (origin := next(origins, None)) is not None:
             of_cols.append((axis, origin))
         elif axis not in of_rows:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from flbench.config.base import Check, Derived, Rounds, Spelling, Whole
+from flbench.config.base import Check, Derived, Experiment, Rounds, Spelling, Whole
 from flbench.config.kinds import KINDS
 from flbench.registry import Component
 from flbench.studies.choices import Arithmetic, DeepNorm, Init, Optimizer, PretrainVariant
@@ -44,6 +44,7 @@ class Deep(StudyExperiment):
         Spelling("pretrain_optimizer", ("pretrain_optimizer", "pretrain_steps"), partial(_if_pretrained, "adam")),
         Spelling("pretrain_lr", ("pretrain_lr", "pretrain_steps"), partial(_if_pretrained, 1e-3)),
     )
+    problem: ClassVar[frozenset[str]] = Experiment.problem | {"dataset", "samples", "depth", "width"}
     lists: ClassVar[Mapping[str, int]] = {"ranks": 1}
     arithmetic: ClassVar[Arithmetic] = "fp32"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from flbench.config.base import Check, Rounds, Spelling, Whole
+from flbench.config.base import Check, Experiment, Rounds, Spelling, Whole
 from flbench.config.kinds import KINDS
 from flbench.studies.choices import Arithmetic, RowNorm
 from flbench.studies.experiment import ENOUGH_SAMPLES, SAMPLES, Positive, StudyExperiment
@@ -27,6 +27,7 @@ class Rank(StudyExperiment):
     checks: ClassVar[tuple[Check, ...]] = (*StudyExperiment.checks, ENOUGH_SAMPLES)
     spellings: ClassVar[tuple[Spelling, ...]] = (SAMPLES,)
 
+    problem: ClassVar[frozenset[str]] = Experiment.problem | {"activation", "width", "samples", "gamma"}
     arithmetic: ClassVar[Arithmetic] = "fp64"
 
     kind: Literal["rank"] = "rank"

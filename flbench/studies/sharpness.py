@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from flbench.config.base import Check, Rounds, Spelling, Whole
+from flbench.config.base import Check, Experiment, Rounds, Spelling, Whole
 from flbench.config.kinds import KINDS
 from flbench.studies.choices import Activation, Arithmetic, Normalized
 from flbench.studies.experiment import ENOUGH_SAMPLES, SAMPLES, TRAINS, Positive, StudyExperiment
@@ -37,6 +37,9 @@ class Sharpness(StudyExperiment):
 
     checks: ClassVar[tuple[Check, ...]] = (*StudyExperiment.checks, TRAINS, _ENOUGH_OUTPUTS, ENOUGH_SAMPLES)
     spellings: ClassVar[tuple[Spelling, ...]] = (SAMPLES,)
+    problem: ClassVar[frozenset[str]] = Experiment.problem | {
+        *("activation", "width", "layers", "outputs", "samples", "sigma_w2", "sigma_b2")
+    }
     lists: ClassVar[Mapping[str, int]] = {"sigmas": 1, "spectrum": 1}
 
     kind: Literal["sharpness"] = "sharpness"

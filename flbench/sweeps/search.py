@@ -27,7 +27,7 @@ def read_search(source: Source, spec: SweepSpec, experiments: Sequence[Experimen
         raise source.error(("search", "select_by"), f"{hint}, or select_by: last, which selects on the test data")
     metric = "val_acc" if section.select_by == "val" else spec.report.metric
     search = Halving(axes, rungs, section.keep, metric)
-    _check_lengths(source, search, experiments)
+    _check_problems(source, search, experiments)
     races = search.races((None, run.cell_id, run.to_json()) for run in experiments)
     if all(len(race.candidates) == 1 for race in races):
         raise source.error(("search", "axis"), f"nothing to choose: no two cells differ in {' and '.join(axes)} alone")
@@ -84,11 +84,13 @@ def _rungs(source: Source, given: tuple[int, ...] | None, rounds: int, runs: Seq
     return rungs
 
 
-def _check_lengths(source: Source, search: Halving, experiments: Sequence[Experiment]) -> None:
-    """Check that settings which are compared are trained for the same number of rounds."""
-    lengths: dict[str, int] = {}
+def _check_problems(source: Source, search: Halving, experiments: Sequence[Experiment]) -> None:
+    """Check that settings which are compared solve one problem: of its fields only the rounds are not the race's."""
+    firsts: dict[str, tuple[str, int]] = {}
     for run in experiments:
-        rounds = lengths.setdefault(search.race_of(run.to_json()), run.rounds)
-        if rounds != run.rounds:
+        raw = run.to_json()
+        problem = search.problem_of(raw)
+        first, rounds = firsts.setdefault(search.race_of(raw), (problem, run.rounds))
+        if first != problem:
             hint = f"expected the same rounds for all values of {' and '.join(search.axes)} in a row and column"
             raise source.error(("search",), f"{hint}, got {rounds} and {run.rounds}")

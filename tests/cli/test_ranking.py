@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from flbench.cli.curves import Curves, mixed_sparklines, sparklines
 from flbench.cli.ranking import Cell, Ranking, best, common_names, names
-from flbench.config import parse_experiment
+from flbench.config import KINDS, parse_experiment, problem_of
 from flbench.progress import RunSnapshot
 from flbench.store import Lease, RunState, Store
 
@@ -83,10 +84,45 @@ def test_studies_are_ranked_by_their_own_metrics() -> None:
     assert names(plan[4].to_json(), common) == ("rank", "bn")
 
 
+def test_work_that_differs_is_another_problem() -> None:
+    """As in the report: cells with more local steps or rounds, or held-out data, are not ranked with the others."""
+    works: list[dict[str, Any]] = [
+        {"E": 1},
+        {"E": 50},
+        {"E": 50, "rounds": 500, "lr": 0.1},
+        {"E": 50, "val_fraction": 0.1},
+    ]
+    plan = [parse_experiment({"norm": norm, **work}) for work in works for norm in ("none", "ln")]
+    ranking = Ranking([one.cell_id for one in plan], lambda index: plan[index].to_json())
+    by_id = {one.run_id: one.to_json() for one in plan}
+    ranking.update(
+        {
+            index: RunSnapshot(one.run_id, "", one.rounds, RunState("done"), one.rounds, 0.1 + index / 20)
+            for index, one in enumerate(plan)
+        }
+    )
+    common = common_names(plan)
+    leaders = [names(by_id[one.run_ids[0]], common) for one in best(ranking.cells.values(), 8).cells]
+    assert [problem for problem, _ in leaders[::2]] == [
+        "E=1 rounds=200 val_fraction=0",
+        "E=50 rounds=200 val_fraction=0",
+        "E=50 rounds=500 val_fraction=0",
+        "E=50 rounds=200 val_fraction=0.1",
+    ]
+    assert [problem for problem, _ in leaders[::2]] == [problem for problem, _ in leaders[1::2]]
+    assert [contender for _, contender in leaders[4:6]] == ["fedavg ln lr=0.1", "fedavg none lr=0.1"]
+
+
+def test_every_kind_declares_fields_that_it_has() -> None:
+    for kind, model in KINDS.items():
+        assert model.problem <= model.model_fields.keys(), kind
+        assert problem_of({"kind": kind, "seed": 3, "rounds": 7})["rounds"] == 7
+
+
 def test_cells_are_named_by_problem_and_contender() -> None:
     common = common_names(PLAN[:3])
     agreed = set(common["federated"])  # type: ignore[call-overload]
-    assert {"partition", "dataset", "kind", "lr"} <= agreed and not {"norm", "rounds"} & agreed
+    assert {"partition", "dataset", "kind", "lr", "rounds"} <= agreed and "norm" not in agreed
     assert names(PLAN[0].to_json(), common) == ("", "fedavg ln")
     common = common_names(PLAN)
     assert "kind" not in common["federated"] and "partition" in common["federated"]
