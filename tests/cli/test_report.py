@@ -184,7 +184,7 @@ def test_an_unknown_hyper_parameter_is_refused(
 ) -> None:
     fill(here / "runs")
     assert flbench(monkeypatch, "report", "--tune", "lrr") == 2
-    assert "cannot choose the best 'lrr'" in capsys.readouterr().err
+    assert "cannot lay out a leaderboard by 'lrr': unknown field 'lrr'" in capsys.readouterr().err
 
 
 def test_the_rules_are_options(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +256,7 @@ def test_an_extended_store_serves_old_and_new_requests(here: Path, monkeypatch: 
             2,
             "margin of acc: expected a share below 1, got 2; one point is 0.01",
         ),
-        (["report", "--store", "full", "--metric", "val_acc"], 2, "no run recorded 'val_acc'; recorded: acc, "),
+        (["report", "--store", "full", "--metric", "val_acc"], 2, "no run records 'val_acc': set val_fraction, "),
         (
             ["report", "--store", "full", "--set", "rounds=3"],
             2,
