@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from flbench.sums import sum_in_order
+
 Record = dict[str, Any]
 
 
@@ -55,10 +57,10 @@ def personal_models(logits_KMY: Tensor, labels_M: Tensor, shards: Sequence[Tenso
     tested = [value for value in own if value is not None]
     return {
         **_over_clients(everywhere, [1] * len(everywhere)),
-        "acc_global": sum(everywhere) / len(everywhere),
-        "acc_personal": sum(tested) / len(tested) if tested else None,
+        "acc_global": sum_in_order(everywhere) / len(everywhere),
+        "acc_personal": sum_in_order(tested) / len(tested) if tested else None,
         "clients_personal": own,
-        "loss": sum(one["loss"] for one in whole) / len(whole),
+        "loss": sum_in_order(one["loss"] for one in whole) / len(whole),
         "recall": [_mean_of([one["recall"][y] for one in whole]) for y in range(logits_KMY.shape[-1])],
     }
 
@@ -80,9 +82,9 @@ def _over_clients(accuracies: list[float | None], sizes: list[int]) -> Record:
     mean = _mean_of(tested)
     return {
         "acc": mean,
-        "acc_weighted": sum(a * size for a, size in pairs) / sum(size for _, size in pairs) if pairs else None,
+        "acc_weighted": sum_in_order(a * size for a, size in pairs) / sum(size for _, size in pairs) if pairs else None,
         "acc_worst": min(tested, default=None),
-        "acc_sd": (sum((a - mean) ** 2 for a in tested) / len(tested)) ** 0.5 if mean is not None else None,
+        "acc_sd": (sum_in_order((a - mean) ** 2 for a in tested) / len(tested)) ** 0.5 if mean is not None else None,
         "clients_tested": len(tested),
         "clients": accuracies,
     }
@@ -107,4 +109,4 @@ def _mean(correct: Tensor) -> float | None:
 
 def _mean_of(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return sum_in_order(known) / len(known) if known else None

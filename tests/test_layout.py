@@ -20,8 +20,8 @@ ROOMS = [
     "run_names", "papers", "report",
     "sweeps", "launch", "worker", "slurm", "testing", "bench",
     "trained", "execution", "execution_types", "studies", "probes", "theory", "engine", "methods", "metrics", "models",
-    "data", "store", "halving", "config", "registry", "references", "plugin_files", "messages", "streams", "choices",
-    "metric_specs", "errors", "parquet_files", "regular",
+    "data", "store", "halving", "config", "registry", "references", "plugin_files", "messages", "streams", "sums",
+    "choices", "metric_specs", "errors", "parquet_files", "regular",
 ]  # fmt: skip
 
 
@@ -104,3 +104,67 @@ def test_parsing_an_experiment_imports_nothing_heavy() -> None:
         "parse_experiment({'norm': 'gn', 'method': 'scaffold', 'dataset': 'cifar10', 'model': 'cnn'}).run_id"
     )
     assert heavy_imports(program)[0] == []
+
+
+#: Rooms whose code computes the numbers of runs.
+COMPUTING = ("execution", "studies", "probes", "theory", "engine", "methods", "metrics", "models", "data",
+             "halving", "streams")  # fmt: skip
+
+#: The uses of ``sum`` there, by their source. Each adds whole numbers or tensors, of which every Python has one sum.
+EXACT_SUMS = {
+    "data/layouts/parquet.py: sum(map(_rows, _shards(folder, prefixes)))",
+    "data/partition/domains.py: sum(self.numbers)",
+    "engine/cuda_round.py: sum(group.sizes)",
+    'engine/dense_stack.py: sum(path in ("head", "logits") for path, _ in layers)',
+    "engine/hooks.py: sum(torch.linalg.vector_norm(leaf, dim=0) ** 2 for leaf in flat)",
+    "engine/run.py: sum(map(len, self.rows))",
+    "engine/run.py: sum(sizes)",
+    "engine/server_round.py: sum(group.sizes)",
+    "engine/server_round.py: sum(group.sizes[:run])",
+    "engine/server_round.py: sum(leaf.numel() * leaf.element_size() for leaf in tree.values())",
+    "engine/stack_size.py: sum(kept.values())",
+    "engine/stack_size.py: sum(leaf.numel() * leaf.element_size() for leaf in tensors)",
+    "halving.py: sum(map(len, race.candidates))",
+    "halving.py: sum(size * (after - rung) for size, rung, after in ahead if rung >= now)",
+    "halving.py: sum(standing.rung * len(seeds) for standing, seeds in zip(standings, race.candidates, strict=True))",
+    "methods/base.py: sum((leaf**2).sum() for leaf in tree.values())",
+    "methods/fedacg.py: sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())",
+    "methods/fedexp.py: sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())",
+    "methods/fedexp.py: sum((d**2).sum() for d in delta.values())",
+    "methods/fedprox.py: sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())",
+    "metrics.py: sum(size for _, size in pairs)",
+    "probes/fisher.py: sum(leaf.numel() for leaf in self._leaves)",
+    "studies/gaussian_network.py: sum(terms, start=torch.zeros(()).to(x_TD))",
+    "studies/sharpness_study.py: sum(leaf.numel() for leaf in self.x.values())",
+}
+
+
+def test_floats_are_summed_in_order() -> None:
+    """Since Python 3.12 ``sum`` compensates for rounding: runs would have other bits than on 3.11.
+
+    The check sees each use of the built-in name in the rooms above, also as an argument. It sees no type, so a person
+    tells floats from whole numbers and tensors, once a place. It does not see the sums of ``numpy`` and ``torch``,
+    which do not depend on Python, plug-ins, and the rooms that only show numbers.
+    """
+    found = {
+        f"{path.relative_to(PACKAGE)}: {use}"
+        for path in MODULES
+        if path.relative_to(PACKAGE).parts[0].removesuffix(".py") in COMPUTING
+        for use in uses_of_sum(path.read_text())
+    }
+    assert found - EXACT_SUMS == set(), "use flbench.sums.sum_in_order; if no float is added, list the place here"
+    assert EXACT_SUMS - found == set(), "listed and gone"
+
+
+def uses_of_sum(source: str) -> set[str]:
+    """Return the calls of the built-in ``sum`` in a module, and its name where it is used without a call."""
+    tree = ast.parse(source)
+    calls = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "sum")
+    texts = (ast.get_source_segment(source, calls.get(id(name), name)) or "" for name in names)
+    return {" ".join(text.split()) for text in texts}
+
+
+def test_the_check_of_sums_sees_calls_and_arguments() -> None:
+    seen = uses_of_sum("a = sum(x)\nb = map(sum, y)\nc = z.sum() + fsum(x) + checksum(x)\n")
+    assert seen == {"sum(x)", "sum"}

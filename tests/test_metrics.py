@@ -68,3 +68,15 @@ def test_no_client_has_test_data() -> None:
 def test_a_difference_of_nearly_nothing_has_no_minus() -> None:
     assert METRICS["acc"].change(-0.00001) == METRICS["acc"].change(0.0) == "+0.00"
     assert METRICS["acc"].change(-0.0001) == "-0.01"
+
+
+def test_means_have_the_bits_of_python_3_11() -> None:
+    """Ten clients with one of ten samples right: ``sum`` makes 1.0 of their accuracies since Python 3.12."""
+    shards = list(torch.arange(100).view(10, 10))
+    labels = torch.zeros(100, dtype=torch.int64)
+    logits = logits_for([0 if row % 10 == 0 else 1 for row in range(100)])
+    shared = metrics.shared_model(logits, labels, shards)
+    assert shared["clients"] == [0.1] * 10
+    assert shared["acc"] == 0.09999999999999999
+    assert shared["acc_sd"] == 1.3877787807814457e-17
+    assert metrics.personal_models(logits.expand(10, -1, -1), labels, shards)["acc_personal"] == 0.09999999999999999

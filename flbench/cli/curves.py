@@ -9,6 +9,7 @@ from itertools import pairwise
 from flbench.cli.numbers import handy
 from flbench.metric_specs import METRICS, value_of
 from flbench.store import Store
+from flbench.sums import sum_in_order
 
 #: Characters of a sparkline.
 WIDTH = 16
@@ -87,7 +88,7 @@ class Curves:
     def of_runs(self, run_ids: Sequence[str], metric: str = "acc") -> list[float]:
         """Return the means of some finished runs, up to the length of the shortest."""
         curves = [self.of_run(run_id, metric=metric) for run_id in run_ids]
-        return [sum(values) / len(values) for values in zip(*curves, strict=False)]
+        return [sum_in_order(values) / len(values) for values in zip(*curves, strict=False)]
 
 
 def curve(

@@ -22,6 +22,7 @@ from flbench.metric_specs import METRICS
 from flbench.progress import Progress, RunSnapshot
 from flbench.run_names import NEVER_NAMED, Common, label
 from flbench.store import Store
+from flbench.sums import sum_in_order
 
 #: Cells shown at most.
 MOST_CELLS = 6
@@ -49,7 +50,7 @@ class Cell:
     @property
     def mean(self) -> float:
         """The mean of its finished runs, of which there must be one."""
-        return sum(self.values) / len(self.values)
+        return sum_in_order(self.values) / len(self.values)
 
     @property
     def rank(self) -> float:

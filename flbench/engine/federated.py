@@ -29,6 +29,7 @@ from flbench.errors import UserError
 from flbench.methods.base import Method, Tree
 from flbench.models.frozen import frozen_names
 from flbench.models.network import buffer_updates, buffers_that_are, head_weight
+from flbench.sums import sum_in_order
 
 
 class FederatedTrainer(Trainer):
@@ -142,7 +143,7 @@ class FederatedTrainer(Trainer):
                 logits = self.executor.predict([model], self.images.train_MCHW[own], self.images.prepare)[0]
                 accuracies.append(float((logits.argmax(-1) == self.images.train_labels_M[own]).cpu().double().mean()))
         if accuracies:
-            record["val_acc"] = sum(accuracies) / len(accuracies)
+            record["val_acc"] = sum_in_order(accuracies) / len(accuracies)
         return record
 
     def _trees(self) -> dict[str, Tree]:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, reduce
+from functools import cached_property
 from math import isfinite
-from operator import add, itemgetter
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from flbench.config.schedules import CONSTANT
 from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTask, Train, map_tensors
 from flbench.engine.run import RoundInputs, Run
 from flbench.methods.base import ServerContext, Tree, overrides
+from flbench.sums import sum_in_order
 
 
 @dataclass(frozen=True)
@@ -315,7 +316,7 @@ class _Tally:
         x, server = run.method.server_step(state.x, delta, self._message, state.server, context)
         loss_N = torch.cat(self._losses)
         # On a CPU from the first to the last, as ``add_weighted`` adds.
-        loss = loss_N.new_full((), reduce(add, loss_N.tolist(), 0.0)) if loss_N.is_cpu else loss_N.sum()
+        loss = loss_N.new_full((), sum_in_order(loss_N.tolist())) if loss_N.is_cpu else loss_N.sum()
         # A weighted mean of equal numbers may differ from them in the last bit, so constants are copied.
         averaged = self._buffers | self._counters
         buffers = {name: averaged[name] if name in averaged else leaf.clone() for name, leaf in state.buffers.items()}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from flbench.methods.base import Method
 from flbench.registry import METHODS
+from flbench.sums import sum_in_order
 
 if TYPE_CHECKING:
     from flbench.config import Federated
@@ -37,5 +38,5 @@ class FedNova(Method):
     def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
         """Return p_k / a_k times the effective number of steps."""
         a = [(k - momentum * (1 - momentum**k) / (1 - momentum)) / (1 - momentum) for k in steps]
-        effective = sum(p * a_k for p, a_k in zip(share, a, strict=True))
+        effective = sum_in_order(p * a_k for p, a_k in zip(share, a, strict=True))
         return [p * effective / a_k for p, a_k in zip(share, a, strict=True)]

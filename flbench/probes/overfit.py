@@ -9,6 +9,7 @@ from pydantic import Field
 
 from flbench.probes.base import Observation, Probe
 from flbench.registry import PROBES
+from flbench.sums import sum_in_order
 
 
 @PROBES.register("overfit")
@@ -47,4 +48,4 @@ class Overfit(Probe):
 
 def _mean(shares: list[float | None]) -> float:
     known = [share for share in shares if share is not None]
-    return sum(known) / len(known)
+    return sum_in_order(known) / len(known)

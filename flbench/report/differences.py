@@ -16,6 +16,7 @@ from flbench.errors import UserError
 from flbench.metric_specs import value_of
 from flbench.report.runs import Run, compared_fields
 from flbench.report.stats import Contrast, corrected, interval_across, paired
+from flbench.sums import sum_in_order
 
 #: The values of all fields in which two groups can agree, as users write them.
 Key = tuple[tuple[str, str], ...]
@@ -73,7 +74,7 @@ def differences(first: Sequence[Run], second: Sequence[Run], metric: str) -> Dif
     for key, contrast in contrasts.items():
         a, b = runs[key]
         common = sorted(_numbers(a).keys() & _numbers(b).keys())
-        means = [sum(group[seed][1] for seed in common) / len(common) for group in (a, b)]
+        means = [sum_in_order(group[seed][1] for seed in common) / len(common) for group in (a, b)]
         cells.append(CellPair({name: text for name, text in key if name in varying}, means[0], means[1], contrast))
         gaps.append({seed: b[seed][1] - a[seed][1] for seed in common})
         same += sum(_is_same(a[seed][0], b[seed][0]) for seed in common)
@@ -81,7 +82,7 @@ def differences(first: Sequence[Run], second: Sequence[Run], metric: str) -> Dif
     return Differences(
         fields=fields,
         cells=tuple(cells),
-        mean=sum(cell.contrast.difference.mean for cell in cells) / len(cells) if cells else None,
+        mean=sum_in_order(cell.contrast.difference.mean for cell in cells) / len(cells) if cells else None,
         interval=interval_across(gaps),
         pairs=pairs,
         same=same,

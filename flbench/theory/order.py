@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flbench.sums import sum_in_order
 from flbench.theory.gaussian import Activation
 
 
@@ -45,10 +46,10 @@ class OrderParameters:
         widths = [1.0] * depth if alphas is None else list(alphas)
         if len(widths) != depth:
             raise ValueError(f"alphas of layers 0 to {depth - 1} expected, got {len(widths)}")
-        alpha = sum(after * before for after, before in zip(widths[1:], widths[:-1], strict=True))
+        alpha = sum_in_order(after * before for after, before in zip(widths[1:], widths[:-1], strict=True))
 
         def average(backward: Sequence[float], forward: Sequence[float]) -> float:
-            return sum(a / alpha * b * f for a, b, f in zip(widths, backward, forward, strict=True))
+            return sum_in_order(a / alpha * b * f for a, b, f in zip(widths, backward, forward, strict=True))
 
         return Kappas(
             alpha=alpha,

@@ -29,6 +29,7 @@ from flbench.report.figures.style import (
 from flbench.report.runs import Collection
 from flbench.report.ticks import place_label
 from flbench.report.wording import row_name
+from flbench.sums import sum_in_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -226,7 +227,7 @@ def _scaled(seen: _Probe, name: str, factor: float = 1) -> float | None:
 def _others(seen: _Probe) -> float | None:
     """The mean norm of all class embeddings but the longest."""
     norms = _embedding_norms(seen)[:-1]
-    return sum(norms) / len(norms) if norms else None
+    return sum_in_order(norms) / len(norms) if norms else None
 
 
 def _embedding_norms(seen: _Probe) -> list[float]:

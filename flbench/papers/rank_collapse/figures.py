@@ -14,6 +14,7 @@ from flbench.report.board import Leaderboard
 from flbench.report.cells import summarize
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import BAND, GREY, line_style, plot_mean, set_log_ticks
+from flbench.sums import sum_in_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +81,7 @@ def _draw_net(panel: Axes, net: Net) -> None:
     # Equally many layers a decade: all of them would be noise at the end of a logarithmic axis.
     steps = {round(_PER_DECADE * math.log10(layer)): layer for layer in sorted(layers)}
     at, norm = sorted({*steps.values(), max(layers)}), net.experiment.normalized
-    means = [sum(layers[layer]) / len(layers[layer]) for layer in at]
+    means = [sum_in_order(layers[layer]) / len(layers[layer]) for layer in at]
     panel.plot(at, means, **_STYLES[norm], markevery=(NORMS.index(norm), _MARK_EVERY))
     low, high = ([pick(layers[layer]) for layer in at] for pick in (min, max))
     panel.fill_between(at, low, high, color=_STYLES[norm]["color"], alpha=BAND, linewidth=0)

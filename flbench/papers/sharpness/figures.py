@@ -27,6 +27,7 @@ from flbench.report.figures.style import (
     set_plain_numbers,
 )
 from flbench.report.runs import Run
+from flbench.sums import sum_in_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -153,7 +154,7 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
     clusters: list[list[float]] = []
 
     def end(cluster: Sequence[float], side: int) -> float:
-        return sum(cluster) / len(cluster) + side * (gap * (len(cluster) - 1) / 2)
+        return sum_in_order(cluster) / len(cluster) + side * (gap * (len(cluster) - 1) / 2)
 
     for height in heights:
         clusters.append([height])
