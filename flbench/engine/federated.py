@@ -87,8 +87,9 @@ class FederatedTrainer(Trainer):
         self._shards = shards
         self._test_rows = [self._to_device(rows) for rows in shards.test]
         moving = {name: leaf for name, leaf in self.buffers.items() if name not in constants}
-        self._bytes_model = tree_bytes(self.x) + tree_bytes(moving)
-        self._bytes_down = self._bytes_model + tree_bytes(method.broadcast(self.x, self.server)[1])
+        self._bytes_up = tree_bytes(moving) + (tree_bytes(self.x) if method.sends_change else 0)
+        received = method.broadcast(self.x, self.server)[1]
+        self._bytes_down = tree_bytes(moving) + tree_bytes(self.x) + tree_bytes(received)
         self.group = RunGroup((self.run,))
         self._recorded: RecordedRounds | None = None
 
@@ -122,7 +123,7 @@ class FederatedTrainer(Trainer):
         self.x, self.buffers, self.server = state.x, state.buffers, state.server
         self.states, self.local, self._watch = state.states, state.local, state.watch
         self.bytes_down += self.run.cohort_size * self._bytes_down
-        self.bytes_up += self.run.cohort_size * (self._bytes_model + outcome.message_bytes)
+        self.bytes_up += self.run.cohort_size * (self._bytes_up + outcome.message_bytes)
         if outcome.client_params is None:
             return RoundReport(loss)
         share, *_ = self.run.weights(self.run.cohort(self.round))

@@ -144,6 +144,10 @@ class Method(Component):
     #: Whether batch statistics stay on the clients, so that norms with another policy for them are refused.
     keeps_statistics: ClassVar[bool] = False
 
+    #: Whether clients send their change w_k - x0 besides the message of ``finish``. False: the message takes its place,
+    #: and bytes up count the message and the running statistics alone. The engine sums the changes all the same.
+    sends_change: ClassVar[bool] = True
+
     #: Fewest samples in a training batch that the method can work with.
     smallest_batch: ClassVar[int] = 1
 

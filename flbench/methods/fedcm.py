@@ -24,11 +24,15 @@ class FedCM(Method):
     its own K. Weight decay is part of g; in one public code it is not scaled by alpha. D is a momentum over rounds, to
     which local momentum rho is added: it makes D about 1 / (1 - rho) times as long, which diverges where
     (1 - alpha) / (1 - rho) is above 1. Its authors use none.
+
+    Version 2: version 1 counted the change as sent besides the mean step, which is the change over K lr.
     """
 
+    version: ClassVar[int] = 2
     equation: ClassVar[str] = "w <- w - lr (alpha g + (1 - alpha) D), D <- sum_k m_k/m (x - w_k) / (K lr)"
     source: ClassVar[str] = "@xu2021fedcm"
     elementwise: ClassVar[bool] = True
+    sends_change: ClassVar[bool] = False
 
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.1
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 from flbench.engine.device_data import DeviceData
 from flbench.engine.optimizers import Sgd
 from flbench.errors import InvalidComponent
-from flbench.methods.base import Batch, Context, Method, Tree
+from flbench.methods.base import Batch, Context, Method, Tree, tmap
 from flbench.methods.fedbn import FedBN
 from flbench.methods.scaffold import Scaffold
 from flbench.registry import METHODS
@@ -217,6 +217,40 @@ def test_local_only_does_not_depend_on_other_clients() -> None:
     record = together.evaluate()
     assert set(record) >= {"acc_personal", "acc_global"}
     assert record["bytes_up"] == record["bytes_down"] == 0
+
+
+#: What clients send besides one set of float64 weights and statistics, in bytes, as (numbers, weights): three classes.
+SENT_BESIDES = {"fedaws": (3, 0), "fedexp": (1, 0), "scaffold": (0, 1)}
+
+
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_bytes_sent(method: str) -> None:
+    """FedCM and MoFedSAM send the mean step alone: the change is K lr times as long."""
+    trainer = toy_trainer(METHODS.parse(method), norm="bn")
+    train(1, trainer)
+    clients, weights = trainer.run.cohort_size, sum(leaf.numel() for leaf in trainer.x.values())
+    statistics = sum(leaf.numel() for leaf in trainer.buffers.values())
+    numbers, copies = SENT_BESIDES.get(method, (0, 0))
+    assert trainer.bytes_up == 8 * clients * ((1 + copies) * weights + statistics + numbers)
+
+
+@dataclass(frozen=True)
+class InPlaceOfChanges(Method):
+    """Sends half of the change as float32, in place of the change."""
+
+    sends_change: ClassVar[bool] = False
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        return ctx.client, tmap(lambda a, x: ((a - x) / 2).float(), w, ctx.x)
+
+
+def test_a_message_takes_the_place_of_the_change() -> None:
+    small, fedavg = toy_trainer(InPlaceOfChanges(), norm="bn"), toy_trainer(Method(), norm="bn")
+    train(1, small, fedavg)
+    clients, weights = small.run.cohort_size, sum(leaf.numel() for leaf in small.x.values())
+    statistics = sum(leaf.numel() for leaf in small.buffers.values())
+    assert small.bytes_up == clients * (4 * weights + 8 * statistics)
+    assert small.bytes_down == fedavg.bytes_down == fedavg.bytes_up
 
 
 def test_diverged_personal_models_are_detected() -> None:
