@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
+from flbench.choices import UsedDevice, UsedExecutor
 from flbench.config import parse_experiment
 from flbench.errors import UserError
 from flbench.launchers import used_device
@@ -103,8 +104,9 @@ def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None,
     if attempt is None:
         raise UserError("it was executed already")
     numerics = result.numerics
-    device = used_device("auto") if close else numerics["device"]
-    engine = load_engine(Options(data_root, device=device, executor=numerics["executor"]))
+    device: UsedDevice = used_device("auto") if close else _named(numerics, "device", get_args(UsedDevice))
+    executor = _named(numerics, "executor", (*get_args(UsedExecutor), "whole"))
+    engine = load_engine(Options(data_root, device=device, executor=executor))
     failures: list[Exception] = []
 
     def ended(_: object, end: object) -> None:
@@ -119,6 +121,9 @@ def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None,
         return Recomputed(run.run_id, result.rounds, "skipped", "the data set here is another than its own")
     if not close and again.numerics != numerics:
         return Recomputed(run.run_id, result.rounds, "skipped", f"computed with {numerics}, here with {again.numerics}")
+    if again.samples and result.samples not in (None, again.samples):
+        why = "recorded {}/{} images in train and test, ".format(*result.samples)
+        return Recomputed(run.run_id, result.rounds, "different", why + "computed on {}/{}".format(*again.samples))
     recorded, computed = run.metrics(result), attempt.records()
     difference = _difference(result, recorded, again, computed)
     if not difference:
@@ -130,6 +135,13 @@ def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None,
         return Recomputed(run.run_id, result.rounds, "skipped", f"it records no accuracy, and {difference}")
     why = f"accuracies differ by up to {100 * farthest:.2f} points, where {100 * close:g} are allowed"
     return Recomputed(run.run_id, result.rounds, "close" if farthest <= close else "different", why)
+
+
+def _named(numerics: Mapping[str, Any], name: str, known: Sequence[str]) -> Any:
+    """Return how a result was computed; raises UserError where its numerics, which anybody may write, do not say it."""
+    if numerics.get(name) not in known:
+        raise UserError(f"its numerics have no {name}: expected {', '.join(known)}, got {numerics.get(name)!r:.40}")
+    return numerics[name]
 
 
 def _difference(

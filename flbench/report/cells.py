@@ -22,6 +22,7 @@ from flbench.report.literal import line
 from flbench.report.provenance import CONTRIBUTED_BY, describe
 from flbench.report.runs import Run
 from flbench.report.ticks import DIGITS, Tick, axis_value, digits_of, tick
+from flbench.store.results import known_samples
 
 #: Cells with the same unit are one computation: the id of the cell, its round, the version of its data.
 Unit = tuple[str, int, str | None]
@@ -117,9 +118,13 @@ class Cell:
 
     @property
     def samples(self) -> str | None:
-        """The numbers of training and test images, if a result recorded them."""
-        recorded = (run.result.environment.get("samples") for run in self.runs if run.result)
-        return next(filter(None, recorded), None)
+        """The numbers of training and test images: of the data set where its content is known, else as recorded."""
+        # All seeds are on the same data: of counts that differ, the smaller one cannot narrow an interval.
+        recorded = (run.result.samples for run in self.runs if run.result and run.result.samples)
+        counts = known_samples(self.experiment, self.fingerprint) or min(
+            recorded, key=lambda both: both[1], default=None
+        )
+        return None if counts is None else "{}/{}".format(*counts)
 
     @cached_property
     def unit(self) -> Unit:

@@ -133,7 +133,9 @@ class Exported:
             raise ValueError("the rounds of its metrics do not ascend")
         if (records[-1] if records else {}) != self.result.final:
             raise ValueError("its last record is not that of its metrics")
-        self.wanted()
+        experiment = self.wanted()
+        if experiment is not None and (what := self.result.contradicts(experiment)):
+            raise ValueError(what)
 
     def request(self) -> RunRequest:
         """Return the request that this result answers."""

@@ -6,12 +6,14 @@ number, or a number too large for pandas, would make a report fail halfway.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
 from flbench.config import KINDS, MAX_ROUNDS
+from flbench.metric_specs import METRICS
 from flbench.store import strict_json
 
 #: The largest count: the largest integer of 64 bits.
@@ -23,6 +25,14 @@ _DEPTHS: Mapping[str, Mapping[str, int]] = {
     "overfit": {"before": 1, "after": 2},
     "sharpness": {"local": 1},
     "drift": {},
+}
+
+#: The least and the most of recorded numbers, and of the items of lists, by name; all others are finite.
+_SHARE, _COUNT, _ROUNDING = (0.0, 1.0), (0.0, math.inf), 1e-9
+_RANGES: Mapping[str, tuple[float, float]] = {
+    **{name: _SHARE for name, metric in METRICS.items() if metric.percent},
+    **dict.fromkeys(("train_acc", "recall", "clients", "clients_personal"), _SHARE),
+    **dict.fromkeys(("bytes_up", "bytes_down", "seconds", "clients_tested"), _COUNT),
 }
 
 #: Depth of lists that a probe of another package may record.
@@ -42,11 +52,12 @@ def check_record(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return a checked record, in which equal names are one object to save memory.
 
     Raises:
-        ValueError: a value is not of the type that is recorded under its name.
+        ValueError: a value is not of the type, or not in the range, that is recorded under its name.
     """
     if type(round := raw.get("round")) is not int or not 0 <= round <= MAX_ROUNDS:
         raise ValueError(f"round: expected a whole number from 0 to {MAX_ROUNDS}, got {round!r:.40}")
     _check_values({name: value for name, value in raw.items() if name != "probes"}, _depths_of_runs())
+    _check_ranges(raw)
     probes = raw.get("probes", {})
     if not isinstance(probes, Mapping):
         raise ValueError(f"probes: expected a mapping, got {probes!r:.40}")
@@ -75,6 +86,15 @@ def _check_values(values: Mapping[str, Any], depths: Mapping[str, int] | None) -
         if not (_is_nested(value, depth) or (depths is None and _is_nested(value, _DEEPEST, at_most=True))):
             expected = "a list of lists of numbers" if depth > 1 else "a list of numbers" if depth else "a number"
             raise ValueError(f"{name:.40}: expected {expected}, got {value!r:.40}")
+
+
+def _check_ranges(values: Mapping[str, Any]) -> None:
+    for name in values.keys() & _RANGES.keys():
+        least, most = _RANGES[name]
+        items: Iterable[float | None] = values[name] if isinstance(values[name], list) else (values[name],)
+        for item in items:
+            if item is not None and not least - _ROUNDING <= item <= most + _ROUNDING:
+                raise ValueError(f"{name}: expected {least:g} to {most:g}, got {item!r:.40}")
 
 
 def _is_nested(value: Any, depth: int, *, at_most: bool = False) -> bool:

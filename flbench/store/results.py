@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -110,6 +111,22 @@ Round = Annotated[int, Field(ge=0, le=MAX_ROUNDS, strict=True)]
 #: Plain values by name: versions, devices.
 Facts = Annotated[dict[str, Any], AfterValidator(shared_facts)]
 
+#: The numbers of training and test images, as a result has them.
+_SAMPLES = re.compile(r"([1-9][0-9]{0,11})/([1-9][0-9]{0,11})")
+
+
+def _with_samples(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts; raises ValueError where ``samples``, with which reports compute, are no two counts."""
+    if "samples" in facts and not _SAMPLES.fullmatch(str(facts["samples"])):
+        raise ValueError(f"samples: expected two counts of images, as in '1442/355', got {facts['samples']!r:.40}")
+    return facts
+
+
+def known_samples(experiment: Experiment, fingerprint: str | None) -> tuple[int, int] | None:
+    """Return the images in train and test of the data with a fingerprint; None unless they are the official ones."""
+    dataset = getattr(experiment, "dataset", None)
+    return dataset.counts if dataset is not None and fingerprint == dataset.official else None
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -133,7 +150,7 @@ class Result:
     seconds: Annotated[float, Field(ge=0, strict=True)]
     fingerprint: Annotated[str, AfterValidator(sys.intern)]
     numerics: Facts
-    environment: Facts
+    environment: Annotated[Facts, AfterValidator(_with_samples)]
     published: str
 
     @classmethod
@@ -190,6 +207,19 @@ class Result:
         raw.update(evaluated=sorted(self.evaluated), probes=sorted(self.probes))
         body = canonical_json(raw).encode()
         return body[:-1] + b',"sha256":"%b"}\n' % hashlib.sha256(body).hexdigest().encode()
+
+    @property
+    def samples(self) -> tuple[int, int] | None:
+        """The numbers of training and test images; None where an earlier version did not record them."""
+        found = _SAMPLES.fullmatch(str(self.environment.get("samples")))
+        return (int(found[1]), int(found[2])) if found else None
+
+    def contradicts(self, experiment: Experiment) -> str | None:
+        """Return how the result contradicts what is known of the data that its experiment names; None if not at all."""
+        known = known_samples(experiment, self.fingerprint)
+        if known is None or self.samples is None or self.samples == known:
+            return None
+        return "it names {}/{} images in train and test, its data set has {}/{}".format(*self.samples, *known)
 
     def eval_every(self) -> int:
         """Return the rounds between its evaluations, as far as the evaluated rounds show."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -186,6 +187,9 @@ class Audit:
         if len(data) != result.metrics_bytes or hashlib.sha256(data).hexdigest() != result.metrics_sha256:
             yield f"the metrics of attempt {result.attempt} are not those that it was made of"
             return
+        with suppress(OSError, UserError):  # which are reported of the experiment
+            if what := result.contradicts(self.store.run(result.run_id).experiment()):
+                yield what
         records = parse_records(data)
         environment = attempt.environment()
         shared = result.environment.keys() & set(SHORT_ENVIRONMENT)

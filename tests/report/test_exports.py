@@ -13,11 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from flbench.choices import SelectBy
+from flbench.cli import app
 from flbench.config import Experiment, canonical_json
 from flbench.errors import UserError
 from flbench.report import exports, transfer
+from flbench.report.cells import cells_of
 from flbench.report.runs import Source, StoreSource, collect
 from flbench.report.transfer import FilesSource
 from flbench.store import Lease, Store
@@ -225,7 +228,46 @@ def _in_metrics(old: str, new: str) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+def _with_samples(samples: object, **changes: Any) -> Callable[[dict[str, Any]], None]:
+    def change(row: dict[str, Any]) -> None:
+        facts = {**json.loads(row["result"])["environment"], "samples": samples}
+        _in_result(environment=facts, **changes)(row)
+
+    return change
+
+
+def _repeated_rounds(row: dict[str, Any]) -> None:
+    """Repeat the first evaluation: a mean of the last evaluations would count it twice."""
+    data = (row["metrics"].splitlines(keepends=True)[0] + row["metrics"]).encode()
+    row["metrics"] = data.decode()
+    _in_result(metrics_sha256=hashlib.sha256(data).hexdigest(), metrics_bytes=len(data))(row)
+
+
+#: Each field of a result or of its records that a report computes with.
 DAMAGE = {
+    "one count of images": (_with_samples("360"), True, "samples: expected two counts of images"),
+    "counts that are words": (_with_samples("a/b"), True, "samples: expected two counts of images"),
+    "counts of thousands of digits": (_with_samples(f"1/{'9' * 5000}"), True, "samples: expected two counts"),
+    "no test images": (_with_samples("1442/0"), True, "samples: expected two counts of images"),
+    "counts that are a number": (_with_samples(360), True, "samples: expected two counts of images"),
+    "more test images than the official data have": (
+        _with_samples("1442/355000000", fingerprint="e3713c9c6ae47b99"),
+        True,
+        "it names 1442/355000000 images in train and test, its data set has 1442/355",
+    ),
+    "an accuracy above 1": (_in_metrics('"acc":0.6', '"acc":1.5'), True, "acc: expected 0 to 1, got 1.5"),
+    "an accuracy below 0": (_in_metrics('"acc":0.6', '"acc":-0.5'), True, "acc: expected 0 to 1, got -0.5"),
+    "recall above 1": (_in_metrics('"recall":[0.6,null]', '"recall":[7,null]'), True, "recall: expected 0 to 1, got 7"),
+    "a client's accuracy above 1": (_in_metrics('"clients":[0.6', '"clients":[6'), True, "clients: expected 0 to 1"),
+    "negative times": (_in_metrics('"seconds":', '"seconds":-'), True, "seconds: expected 0 to inf"),
+    "negative bytes": (_in_metrics('"acc":0.6', '"bytes_up":-9,"acc":0.6'), True, "bytes_up: expected 0 to inf"),
+    "evaluations twice": (_repeated_rounds, True, "the rounds of its metrics do not ascend"),
+    "an attempt that is no number": (_in_result(attempt="x"), True, "attempt: "),
+    "a round that is no number": (_in_metrics('"round":20', '"round":"x"'), True, "round: expected a whole number"),
+    "a fingerprint that is no text": (_in_result(fingerprint=7), True, "fingerprint: "),
+    "a date that is no text": (_in_result(published=7), True, "published: "),
+    "probes that are no texts": (_in_result(probes=[7]), True, "probes"),
+    "thousands of facts": (_in_result(numerics=dict.fromkeys(map(str, range(1000)), 1)), True, "at most 100 facts"),
     "a flipped number": (lambda row: row.update(metrics=row["metrics"].replace("0.6", "0.7")), False, "checksum"),
     "other metrics, signed": (
         lambda row: row.update(metrics=row["metrics"].replace("0.6", "0.7")),
@@ -273,6 +315,48 @@ def test_damaged_rows_are_refused(tmp_path: Path, damage: str) -> None:
         exports.read(path)
 
 
+FORGED = [("360", "samples: expected two counts"), ("1442/355000000", "its data set has 1442/355")]
+
+
+@pytest.mark.parametrize(("samples", "says"), FORGED)
+def test_verify_and_report_agree_on_forged_counts_of_images(
+    tmp_path: Path, samples: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ``verify`` calls sound has the interval of the data set; what it does not, ``report`` does not use."""
+    monkeypatch.chdir(tmp_path)
+    official = "e3713c9c6ae47b99"
+    store = Store(tmp_path / "store")
+    for seed in range(3):
+        finish(store, experiment(seed=seed), 0.7 + 0.05 * seed, fingerprint=official, samples=(1442, 355))
+    sound = export(store, tmp_path / "sound.parquet")
+    forged = tmp_path / "forged.parquet"
+    forged.write_bytes(sound.read_bytes())
+    rewrite(forged, _with_samples(samples), sign=True)
+    checked = CliRunner().invoke(app, ["verify", "--results", "forged.parquet"])
+    assert checked.exit_code == 1 and says in checked.output
+    assert isinstance(CliRunner().invoke(app, ["report", "--json", "--results", "forged.parquet"]).exception, UserError)
+    # The same in a store, with its checksum.
+    interval = cells_of(collect(StoreSource(store)).runs, "acc")[0].half_width
+    (path,) = (store.run(experiment().run_id).path / "results").iterdir()
+    raw = json.loads(path.read_bytes())
+    del raw["sha256"]
+    raw["environment"]["samples"] = samples
+    body = canonical_json(raw).encode()
+    path.write_bytes(body[:-1] + b',"sha256":"%b"}\n' % hashlib.sha256(body).hexdigest().encode())
+    checked = CliRunner().invoke(app, ["verify", "store"])
+    assert checked.exit_code == 1 and says in checked.output
+    (cell,) = cells_of(collect(StoreSource(store)).runs, "acc")
+    assert cell.half_width == interval if len(cell.values) == 3 else len(cell.values) == 2
+
+
+def test_of_different_counts_of_images_the_smaller_one_counts(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for seed, tested in enumerate((1000, 10**9)):
+        finish(store, experiment(seed=seed), samples=(100, tested), fingerprint="0" * 16)
+    (cell,) = cells_of(collect(StoreSource(store)).runs, "acc")
+    assert (cell.samples, cell.images) == ("100/1000", 1000)
+
+
 def test_a_result_under_the_id_of_another_experiment_is_not_imported(tmp_path: Path) -> None:
     path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
     rewrite(path, lambda row: row.update(experiment=canonical_json(experiment(lr=0.5).to_json())), sign=True)
@@ -298,6 +382,7 @@ def test_an_experiment_of_a_newer_version_is_left_out(tmp_path: Path) -> None:
         (b"PAR1 not really PAR1", "not a readable parquet file"),
         ("cut", "not a readable parquet file"),
         ("foreign", "not one written by `flbench export`"),
+        ("digits", "not one written by `flbench export`"),
         ("newer", "written by a newer flbench (schema 3, this one reads 2)"),
     ],
 )
@@ -312,7 +397,8 @@ def test_unusable_files_are_refused(tmp_path: Path, content: bytes | str | None,
     elif content == "foreign":
         pq.write_table(pa.table({"x": [1]}), path)
     else:
-        pq.write_table(pq.read_table(path).replace_schema_metadata({"flbench.schema": "3"}), path)
+        version = "3" if content == "newer" else "9" * 5000
+        pq.write_table(pq.read_table(path).replace_schema_metadata({"flbench.schema": version}), path)
     with pytest.raises(UserError, match=re.escape(message)):
         exports.read(path)
 
