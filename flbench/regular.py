@@ -50,9 +50,19 @@ def read_text(path: Path | str) -> str:
     return read_regular(path).decode("utf-8-sig")
 
 
+def open_descriptor(path: Path | str, flags: int) -> int:
+    """Return a descriptor, as ``os.open``; once more where NFS has kept the handle of a file that was replaced."""
+    try:
+        return os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        return os.open(path, flags, 0o666)
+
+
 def _open(path: str, flags: int) -> int:
     try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = open_descriptor(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ELOOP):  # a socket, a loop of links
             raise NotRegular(path, os.lstat(path).st_mode) from None

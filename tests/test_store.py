@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -22,6 +23,7 @@ from flbench.store import (
     read_plan,
     strict_json,
 )
+from flbench.store.files import Disk
 from flbench.store.leases import process_start
 from tests.faults.disks import Counting
 from tests.limits import wait_until
@@ -676,3 +678,52 @@ def test_last_record_is_found_from_the_end(store: Store, length: int) -> None:
     with attempt.metrics_path.open("ab") as file:
         file.write(b'{"round": 15, "cl')
     assert (attempt.last_record() or {})["round"] == 10
+
+
+class Unlinkable(Disk):
+    """A file system without hard links."""
+
+    def link(self, path: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), os.fspath(path), None, os.fspath(target))
+
+
+def test_a_file_system_without_hard_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "disk", Unlinkable())
+    path = tmp_path / "store" / "format.json"
+    message = f"{path}: hard links do not work here, and a store needs them (Operation not permitted)"
+    with pytest.raises(StoreUnusable) as raised:
+        Store(tmp_path / "store")
+    assert str(raised.value) == f"the store {tmp_path}/store cannot be used: {message}"
+    assert not [found for found in (tmp_path / "store").iterdir() if found.is_file()]
+
+
+@pytest.mark.parametrize("call", ["create", "rename", "link"])
+def test_an_error_of_the_disk_names_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def fail(disk: Disk, path: Path, target: Path | None = None) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path), None, target and str(target))
+
+    monkeypatch.setattr(Disk, call, fail)
+    write = files.publish if call == "link" else files.replace
+    with pytest.raises(OSError, match="Input/output error") as raised:
+        write(tmp_path / "a.json", b"1")
+    assert str(raised.value) == f"[Errno 5] Input/output error: '{tmp_path}/a.json'"
+
+
+def test_a_stale_handle_is_opened_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path := tmp_path / "a").write_bytes(b"1")
+    real, refusals = os.open, [2]
+
+    def stale(*arguments: Any) -> int:
+        refusals[0] -= 1
+        if refusals[0] % 2 == 1 or refusals[0] < 0:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), arguments[0])
+        return real(*arguments)
+
+    monkeypatch.setattr("os.open", stale)
+    assert files.read_bytes(path) == b"1"
+    refusals[0] = 2
+    files.overwrite(path, b"2")
+    with pytest.raises(OSError, match="Stale file handle"):  # twice in a row
+        files.read_bytes(path)
+    monkeypatch.undo()
+    assert path.read_bytes() == b"2"

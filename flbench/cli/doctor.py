@@ -118,7 +118,7 @@ def _gpu() -> Finding:
 
 
 def _store(root: Path) -> Finding:
-    """Try what the store relies on, in its folder: fsync, rename, and a link that does not overwrite."""
+    """Try in the store's folder what the store relies on."""
     if not Store.exists(root):
         parent = next(folder for folder in (root, *root.absolute().parents) if folder.is_dir())
         found, place = f"{root} does not exist yet; `flbench sweep` creates it", parent
@@ -128,27 +128,36 @@ def _store(root: Path) -> Finding:
         except UserError as error:
             return Finding("store", "broken", str(error))
         found, place = f"{root}: {len(opened.sweep_dirs())} sweeps, {sum(1 for _ in opened.run_ids())} runs", root
-    probe = files.temporary(place / "doctor")
-    try:
-        began = time.monotonic()
-        first = files.publish(probe, b"1")
-        second = files.publish(probe, b"2")
-        cost = (time.monotonic() - began) * 1000
-        whole = probe.read_bytes() == b"1"
-    except OSError as error:
-        advice = "choose a file system with hard links and space by --store DIR or $FLBENCH_STORE"
-        return Finding("store", "broken", f"{place}: {error.strerror}", advice)
-    finally:
-        probe.unlink(missing_ok=True)
+    began = time.monotonic()
+    if problem := _disk_problem(place):
+        advice = "choose another file system by --store DIR or $FLBENCH_STORE; docs/cluster.md lists what a store needs"
+        return Finding("store", "broken", f"{place}: {problem}", advice)
+    cost = (time.monotonic() - began) * 1000
     free = shutil.disk_usage(place).free / 2**30
-    if not first or second or not whole:
-        return Finding(
-            "store", "broken", f"{place}: a link overwrote a file", "choose another file system by --store DIR"
-        )
-    found = f"{found}; fsync and exclusive links work ({cost:.0f} ms), {free:.0f} GiB free"
+    found = f"{found}; fsync, renaming and exclusive hard links work ({cost:.0f} ms), {free:.0f} GiB free"
     if free < 1:
         return Finding("store", "broken", found, "make space, or choose another --store")
     return Finding("store", "ok", found)
+
+
+def _disk_problem(folder: Path) -> str:
+    """Return what a store needs and does not work in a folder; '' if everything works."""
+    first, second = files.temporary(folder / "doctor"), files.temporary(folder / "doctor")
+    what = "writing a file with fsync"
+    try:
+        files.discard(files.stage(first, lambda file: file.write(b"1"), sync=True))
+        what = "renaming"
+        files.replace(first, b"1")
+        what = "a hard link"
+        made = files.publish(second, b"1")
+        what = "a hard link that does not overwrite"
+        kept = not files.publish(second, b"2") and second.read_bytes() == b"1"
+    except OSError as error:
+        return f"{what} fails: {error.strerror}"
+    finally:
+        first.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)
+    return "" if made and kept else "a hard link overwrote a file"
 
 
 def _data(root: Path | None) -> list[Finding]:

@@ -19,7 +19,7 @@ from io import BufferedWriter, RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from flbench.regular import NotRegular, open_regular, read_regular
+from flbench.regular import NotRegular, open_descriptor, open_regular, read_regular
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -28,18 +28,21 @@ if TYPE_CHECKING:
 #: Most bytes in one write, so that what is on disk after an error does not depend on the size of a buffer.
 CHUNK = 1 << 20
 
+#: How file systems without hard links refuse one.
+NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+
 
 class Disk:
     """The system calls that change a store; a fault is injected by overriding one of them."""
 
     def create(self, path: Path) -> int:
         """Create a file and open it for writing; raises FileExistsError if it exists."""
-        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        return open_descriptor(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC)
 
     def open(self, path: Path, *, append: bool = False) -> int:
         """Open a file for writing; with ``append``, create it if it is absent."""
         flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY if append else os.O_RDWR
-        return os.open(path, flags | os.O_CLOEXEC, 0o666)
+        return open_descriptor(path, flags | os.O_CLOEXEC)
 
     def write(self, descriptor: int, data: Buffer) -> int:
         """Write at least some of the bytes; return how many."""
@@ -118,7 +121,8 @@ def _about(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno is not None:
-            error.filename, error.filename2 = os.fspath(path), None
+            error.filename = os.fspath(path)
+            del error.filename2  # None would be shown as a second name
         raise
 
 
@@ -165,11 +169,16 @@ def publish(path: Path, data: bytes, *, sync: bool = True) -> bool:
     """Write ``data`` to ``path`` atomically unless it exists; return whether the file is ours."""
     partial = stage(path, lambda file: file.write(data), sync=sync)
     try:
-        disk.link(partial, path)
+        with _about(path):
+            disk.link(partial, path)
     except FileExistsError:
         # NFS may repeat a request that succeeded; two names for our file mean that the link is ours.
         if partial.stat().st_nlink < 2:
             return False
+    except OSError as error:
+        if error.errno in NO_LINKS:
+            error.strerror = f"hard links do not work here, and a store needs them ({error.strerror})"
+        raise
     finally:
         discard(partial)
     if sync:
@@ -210,7 +219,7 @@ def _make_one(path: Path) -> None:
 def sync_directory(path: Path) -> None:
     """Sync a directory, so that its names survive a power cut."""
     # Some network file systems refuse to sync a directory, and keep names in order themselves.
-    with _closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor, contextlib.suppress(OSError):
+    with _closing(open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor, contextlib.suppress(OSError):
         disk.sync(descriptor)
 
 

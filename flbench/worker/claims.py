@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from functools import cached_property
 from typing import Any
@@ -124,7 +125,14 @@ class _Claims:
             return []
         self._queue.keep()
         first = self._store.claim(experiment, self._lease, self._options.max_attempts)
-        return [] if first is None else [first, *self._claim_companions(first)]
+        if first is None:
+            return []
+        group = [first]
+        # An error must not leave the first claim without an end: its execution meets the error, too, and records it.
+        with suppress(OSError, UserError):
+            for companion in self._claim_companions(first):
+                group.append(companion)  # noqa: PERF402  those before the error count
+        return group
 
     def _claim_companions(self, first: Attempt) -> Iterator[Attempt]:
         """Claim runs among the next ones in the plan, such as other seeds, that can be trained with the first."""

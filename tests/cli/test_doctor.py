@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
+from flbench.store.files import Disk
 
 
 def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
@@ -35,14 +36,31 @@ def test_newer_store_is_broken(tmp_path: Path) -> None:
     assert "newer flbench" in found["store"]["found"]
 
 
-def test_file_system_without_links_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ("sync", "writing a file with fsync fails: Operation not permitted"),
+        ("rename", "renaming fails: Operation not permitted"),
+        ("link", "a hard link fails: hard links do not work here, and a store needs them (Operation not permitted)"),
+    ],
+)
+def test_what_does_not_work_on_a_disk_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, what: str
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("os.link", refuse)
+    monkeypatch.setattr(Disk, call, refuse)
     code, found = doctor("--store", str(tmp_path / "store"))
     assert (code, found["store"]["state"]) == (1, "broken")
-    assert "hard links" in found["store"]["advice"]
+    assert found["store"]["found"] == f"{tmp_path}: {what}"
+    assert "docs/cluster.md lists what a store needs" in found["store"]["advice"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_that_overwrites_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Disk, "link", lambda disk, path, target: target.write_bytes(path.read_bytes()))
+    assert doctor("--store", str(tmp_path / "store"))[1]["store"]["found"].endswith(": a hard link overwrote a file")
 
 
 def test_wandb_reports_the_mode_of_sweeps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

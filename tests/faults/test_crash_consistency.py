@@ -230,3 +230,9 @@ def test_disk_full_from_some_writes(faulty: Faulty) -> None:
 @pytest.mark.slow
 def test_disk_full_from_every_write(faulty: Faulty) -> None:
     check_full(faulty, some(faulty.writes - 8, 1))
+
+
+def test_disk_full_while_a_group_is_claimed(faulty: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run of a group is claimed, and the disk has no space for the claim of the second."""
+    monkeypatch.setenv("STUB_GROUP", "2")
+    check_full(faulty, range(44, 64))
