@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flbench.choices import DEFAULT_STORE
+from flbench.cli.exchange import superseded_text
 from flbench.cli.numbers import file_size
 from flbench.cli.options import LimitOption, OnlyOption, SetsOption, StoreOption, public_path
 from flbench.errors import UserError
@@ -62,6 +63,7 @@ def contribute(
         typer.echo(f"left out: {double} of {len(wanted)} runs, which are in {into.parent} already", err=True)
     if not exported:
         raise UserError(f"nothing to contribute: {store} has no other finished run of {spec}")
+    exported, superseded = transfer.current(exported)
     runs = marked(exported, who)
     path = folder / f"{sweep.name}.parquet"
     exports.write(path, runs)
@@ -69,5 +71,7 @@ def contribute(
     stated = ContributedFile.of(runs, shlex.join(["flbench", "sweep", public_path(sweep.path), *words]))
     Contribution(contributor=who, files={**(known.files if known else {}), path.name: stated}).write(folder)
     count = len({one.run_id for one in runs})
-    typer.echo(f"wrote {path}: {count} of {len(wanted)} runs, {file_size(path.stat().st_size)}")
+    typer.echo(
+        f"wrote {path}: {count} of {len(wanted)} runs, {file_size(path.stat().st_size)}{superseded_text(superseded)}"
+    )
     typer.echo(f"next: flbench verify --results {folder} --recompute 3")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flbench.choices import DEFAULT_STORE
-from flbench.cli.numbers import file_size
+from flbench.cli.numbers import counted, file_size
 from flbench.cli.options import LimitOption, OnlyOption, SetsOption, SpecsArgument, StoreOption
 from flbench.errors import UserError
 from flbench.report import exports, transfer
@@ -50,10 +51,18 @@ def export(
         raise UserError(
             f"{what} in {store}: run `flbench sweep {specs[0] if specs else 'sweeps/quickstart.yaml'}` first"
         )
+    exported, superseded = transfer.current(exported)
     exports.write(file, exported)
     runs = len({one.run_id for one in exported})
     requested = f" of {len(set(requests))}" if specs else ""
-    typer.echo(f"wrote {file}: {runs}{requested} runs, {file_size(file.stat().st_size)}")
+    typer.echo(f"wrote {file}: {runs}{requested} runs, {file_size(file.stat().st_size)}{superseded_text(superseded)}")
+
+
+def superseded_text(superseded: Sequence[exports.Exported]) -> str:
+    """Return ``; left out: 6 superseded results, ...``; empty where there are none."""
+    if not superseded:
+        return ""
+    return f"; left out: {counted(len(superseded), 'superseded result')}, of earlier code of a plug-in"
 
 
 def import_(
@@ -62,6 +71,7 @@ def import_(
 ) -> None:
     """Add exported runs to a store; runs that it has already are left as they are.
 
+    A result is superseded if the same run has one with the present source code of its plug-ins.
     Exit code 1 if a run has other numbers here than in the file, or is being executed right now.
 
     Example: flbench import results/quickstart.parquet

@@ -8,18 +8,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from flbench.config import Experiment, canonical_json
+from flbench.config import Experiment, canonical_json, plugins_of
 from flbench.errors import UserError
 from flbench.report.exports import Exported, read
 from flbench.report.runs import TAIL
 from flbench.report.stored import RETIRED, StoredRun
-from flbench.store import Lease, Result, RunDir, Store, files, strict_json
+from flbench.store import Lease, Result, RunDir, Store, changed_plugins, files, strict_json
 from flbench.store.results import is_plain
 
 #: Fields of an environment that concern the machine's user rather than the numbers; they do not leave the store.
 PRIVATE = frozenset({"host", "argv", "cuda_visible_devices"})
 
-ImportOutcome = Literal["imported", "already there", "different numbers", "in use", "retired", "unreadable"]
+ImportOutcome = Literal[
+    "imported", "already there", "superseded", "different numbers", "in use", "retired", "unreadable"
+]
 
 
 def export_runs(store: Store, run_ids: Iterable[str], *, ends: bool = False) -> tuple[list[Exported], tuple[str, ...]]:
@@ -42,6 +44,33 @@ def export_runs(store: Store, run_ids: Iterable[str], *, ends: bool = False) -> 
             except (OSError, UserError, ValueError) as error:
                 problems.append(f"run {run_id}, {result.rounds} rounds: {error}")
     return taken, tuple(problems)
+
+
+def current(exported: Iterable[Exported]) -> tuple[list[Exported], list[Exported]]:
+    """Return the results that count, and those that are superseded, both in their order.
+
+    A result is superseded if it was computed with other source code of a plug-in than the present one, and a result
+    with the present code has all that it answers. Where no result has the present code, all count.
+    """
+    by_run: dict[str, list[Exported]] = {}
+    for one in exported:
+        by_run.setdefault(one.run_id, []).append(one)
+    kept: list[Exported] = []
+    superseded: list[Exported] = []
+    for results in by_run.values():
+        new = [one.result for one in results if not _has_other_code(one)]
+        for one in results:
+            request = dataclasses.replace(one.request(), plugins="")
+            is_old = len(new) < len(results) and _has_other_code(one)
+            (superseded if is_old and any(result.covers(request) for result in new) else kept).append(one)
+    return kept, superseded
+
+
+def _has_other_code(one: Exported) -> bool:
+    """Return whether a result was computed with other source code of a plug-in than the present one."""
+    if "plugins" not in one.result.environment or one.experiment is None:
+        return False
+    return bool(changed_plugins(one.result.environment, plugins_of(one.experiment.to_json())))
 
 
 def _export_run(run: RunDir, result: Result) -> Exported:
@@ -97,8 +126,13 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def import_runs(store: Store, exported: Iterable[Exported], lease: Lease) -> list[tuple[Exported, ImportOutcome]]:
-    """Add the results that a store lacks; return a verdict on each. No result in the store changes."""
-    return [(one, _import_run(store, one, lease)) for one in exported]
+    """Add the results that a store lacks, but no superseded ones (``current``); no result in the store changes.
+
+    Returns:
+        A verdict on each, those on superseded ones last.
+    """
+    kept, superseded = current(exported)
+    return [*((one, _import_run(store, one, lease)) for one in kept), *((one, "superseded") for one in superseded)]
 
 
 def _import_run(store: Store, new: Exported, lease: Lease) -> ImportOutcome:
@@ -116,7 +150,9 @@ def _import_run(store: Store, new: Exported, lease: Lease) -> ImportOutcome:
     assert request is not None
     attempt = store.claim(request, lease)
     if attempt is None:
-        return "already there" if run.state(request).status == "done" else "in use"
+        if run.state(request).status != "done":
+            return "in use"
+        return "superseded" if _has_other_code(new) else "already there"
     files.replace(attempt.metrics_path, new.metrics)
     attempt.describe(new.environment)
     path = run.path / "results" / f"{new.result.rounds:08d}.json"

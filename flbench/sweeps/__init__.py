@@ -13,7 +13,7 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flbench.config import KINDS, Assembler, Experiment, canonical_json, label
@@ -71,7 +71,7 @@ class Sweep:
     arithmetic: Arithmetic
     spec_hash: str
     path: Path
-    file: Source
+    file: Source = field(compare=False)
     options: tuple[str, ...]
     search: Halving | None = None
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from flbench.report import exports
+from flbench.report.transfer import export_runs
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from tests.cli.test_report import fill, flbench, here  # noqa: F401  the fixture
@@ -88,3 +90,36 @@ def test_mistakes_are_reported_in_one_line(
     error = capsys.readouterr().err
     assert f"error: {message}" in error and error.count("\n") == 1
     assert not Path("x.parquet").exists() and not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_result_of_earlier_code_is_superseded(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    """Of two results of one run the one of the present code is exported and imported; both commands count the other."""
+    for module in ("store.results", "report.transfer"):
+        monkeypatch.setattr(f"flbench.{module}.plugins_of", lambda raw: "mine=new")
+    store = Store(Path("runs"))
+    twice, longer, old = (experiment(seed=seed) for seed in range(3))
+    for request, *codes in ((twice, "old", "new"), (longer, "old"), (old, "older")):
+        for code in codes:
+            finish(store, request, 0.5 if code == "new" else 0.4, environment={"plugins": f"mine={code}"})
+    finish(store, experiment(seed=1, rounds=40), 0.6, environment={"plugins": "mine=new"})
+    assert len(store.run(twice.run_id).results()) == 2
+
+    assert flbench(monkeypatch, "export", "now.parquet") == 0
+    written = capsys.readouterr().out
+    assert written.startswith("wrote now.parquet: 3 runs, ")
+    assert written.endswith("; left out: 2 superseded results, of earlier code of a plug-in\n")
+    assert len(exports.read(Path("now.parquet"))) == 3
+    assert flbench(monkeypatch, "import", "now.parquet", "--store", "copy") == 0
+    assert capsys.readouterr().out == "3 imported\n"
+
+    # A file of an earlier version has both, in any order.
+    everything, _ = export_runs(store, store.run_ids())
+    for name, rows in (("first", everything), ("last", everything[::-1])):
+        exports.write(Path(f"{name}.parquet"), rows)
+        assert flbench(monkeypatch, "import", f"{name}.parquet", "--store", name) == 0
+        assert capsys.readouterr().out == "3 imported, 2 superseded\n"
+        (result,) = Store(Path(name)).run(twice.run_id).results()
+        assert result.environment["plugins"] == "mine=new"
+    assert flbench(monkeypatch, "import", "last.parquet", "--store", "copy") == 0
+    assert capsys.readouterr().out == "3 already there, 2 superseded\n"
