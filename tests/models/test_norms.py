@@ -281,6 +281,10 @@ def test_static_layer_norm_is_layer_norm_at_its_start() -> None:
             torch.testing.assert_close(small(model, norm)(images)[1], expected, rtol=0, atol=1e-12)
 
 
+#: An MLP with a layer of one unit.
+NARROW = {"name": "mlp", "widths": [8, 1]}
+
+
 def test_every_norm_is_registered_with_equation_and_source() -> None:
     assert set(NORMS.classes) == PUBLISHED | FURTHER
     for cls in NORMS.classes.values():
@@ -294,18 +298,26 @@ def test_every_norm_is_registered_with_equation_and_source() -> None:
         ("fn-block-mv", "cnn", (3, 32, 32), "no residual blocks"),
         ("fn-block-scale", "mlp", (1, 8, 8), "no residual blocks"),
         ("in", "mlp", (1, 8, 8), "no layer has pixels"),
-        ("in", "resnet18", (3, 8, 8), "single pixel"),
+        ("in", "resnet18", (3, 8, 8), "a single number, which it would set to 0"),
         ({"name": "gn", "groups": 48}, "resnet18", (3, 8, 8), "does not divide a layer of 64"),
         ({"name": "gn-static", "groups": 5}, "cnn", (3, 32, 32), "does not divide"),
         ({"name": "gn", "group_size": 48}, "resnet18", (3, 8, 8), "group_size=48 does not divide a layer of 64"),
         ({"name": "gn-static", "group_size": 1}, "cnn", (3, 32, 32), "a single number, which it would set to 0"),
+        ({"name": "gn", "groups": 128}, "mlp", (1, 8, 8), "a single number, which it would set to 0: use fewer groups"),
+        ({"name": "gn-static", "groups": 128}, "mlp", (1, 8, 8), "a single number"),
+        ("ln", NARROW, (1, 8, 8), "a single number"),
+        ("ln-before", NARROW, (1, 8, 8), "a single number"),
+        ("ln-static", NARROW, (1, 8, 8), "a single number"),
+        ("ln-channel", NARROW, (1, 8, 8), "a single number"),
+        ("ln-reduced", NARROW, (1, 8, 8), "a single number"),
+        ("fn-block-mv", {"name": "resnet18", "width": 1, "blocks": [1]}, (1, 1, 1), "a single number"),
         ("ws", "mlp", (1, 8, 8), "no layer is a convolution: use layers: all"),
         ("gn-ws", "simple-vit", (1, 8, 8), "no layer is a convolution"),
         ({"name": "ws-scaled", "layers": "all"}, "simple-vit", (1, 8, 8), "no layer has weights"),
         ({"name": "gn-ws", "groups": 48}, "resnet18", (3, 8, 8), "does not divide a layer of 64"),
     ],
 )
-def test_norms_that_do_not_fit_are_reported(norm: Any, model: str, image: tuple[int, int, int], message: str) -> None:
+def test_norms_that_do_not_fit_are_reported(norm: Any, model: Any, image: tuple[int, int, int], message: str) -> None:
     assert message in (NORMS.parse(norm).problem(tuple(MODELS.parse(model).sites(image))) or "")
 
 

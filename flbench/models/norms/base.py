@@ -80,6 +80,14 @@ class Norm(Component):
         return None
 
 
+def lone_number(groups: Iterable[int | None]) -> str | None:
+    """Return why numbers cannot be centred in groups of these sizes, or None: a number that is its own mean becomes 0.
+
+    The output of such a layer is constant: nothing before it is trained.
+    """
+    return "a group of a layer is a single number, which it would set to 0" if 1 in groups else None
+
+
 def scale(shape: Shape, variant: ScaleVariant) -> nn.Module:
     """n(x) = sqrt(d) x / max(||x||, eps), eps by the variant."""
     from flbench.models.norm_layers import ScaleNorm

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from flbench.models.norms.base import EPS, PAPER, Norm, mean_variance
+from flbench.models.norms.base import EPS, PAPER, Norm, lone_number, mean_variance
 from flbench.models.sites import Shape, Site
 from flbench.registry import NORMS
 
@@ -43,6 +43,14 @@ class Layerwise(Norm):
         """Yield the shapes of all activations that it normalizes."""
         return (site.shape for site in sites if self.sits(site))
 
+    def group(self, shape: Shape) -> int | None:
+        """Return how many numbers of one sample share a mean that is subtracted; None where it subtracts none."""
+        return None
+
+    def problem(self, sites: Sequence[Site]) -> str | None:
+        """A number that is its own mean would become 0."""
+        return lone_number(self.group(shape) for shape in self.shapes(sites))
+
 
 @NORMS.register("ln")
 @dataclass(frozen=True)
@@ -55,6 +63,10 @@ class LayerNorm(Layerwise):
 
     equation: ClassVar[str] = "gamma (x - mu) / sqrt(sigma^2 + 1e-5) + beta, gamma and beta of the shape of x"
     source: ClassVar[str] = f"@ba2016ln, eq. 3 and 4; {PAPER}, section 5.6 and Table 6 (learnable)"
+
+    def group(self, shape: Shape) -> int:
+        """All of them."""
+        return math.prod(shape)
 
     def module(self, shape: Shape) -> nn.Module:
         """Over all elements of a sample."""
@@ -82,6 +94,10 @@ class StaticLayerNorm(Layerwise):
 
     variant: Literal["original", "text", "code"] = "original"
 
+    def group(self, shape: Shape) -> int:
+        """All of them."""
+        return math.prod(shape)
+
     def module(self, shape: Shape) -> nn.Module:
         """Over all elements of a sample."""
         return mean_variance(shape, self.variant)
@@ -106,6 +122,10 @@ class Grouped(Layerwise):
     def groups_of(self, channels: int) -> int:
         """Number of groups of an activation with this number of channels."""
         raise NotImplementedError(f"{type(self).__name__} must define groups_of()")
+
+    def group(self, shape: Shape) -> int:
+        """Each group's channels and their pixels."""
+        return math.prod(shape) // self.groups_of(shape[0])
 
     def module(self, shape: Shape) -> nn.Module:
         """Over each group's channels and their pixels."""
@@ -174,16 +194,13 @@ class GroupNorm(Grouped):
         return replace(self, groups=numbers.pop(), group_size=None).canonical() if len(numbers) == 1 else self
 
     def problem(self, sites: Sequence[Site]) -> str | None:
-        """Every activation must consist of whole groups, of more than one number if their size is given."""
-        for channels, *pixels in self.shapes(sites):
-            if self.group_size is None:
-                if channels % self.groups:
-                    return f"groups={self.groups} does not divide a layer of {channels} channels"
-            elif channels % self.group_size:
-                return f"group_size={self.group_size} does not divide a layer of {channels} channels"
-            elif self.group_size * math.prod(pixels) == 1:
-                return "a group of a layer is a single number, which it would set to 0: use a larger group_size"
-        return None
+        """Every activation must consist of whole groups of more than one number."""
+        name, number = ("groups", self.groups) if self.group_size is None else ("group_size", self.group_size)
+        for channels, *_ in self.shapes(sites):
+            if channels % number:
+                return f"{name}={number} does not divide a layer of {channels} channels"
+        found = super().problem(sites)
+        return f"{found}: use {'fewer groups' if name == 'groups' else 'a larger group_size'}" if found else None
 
 
 @NORMS.register("gn-static")
@@ -218,12 +235,13 @@ class InstanceNorm(Layerwise):
 
         return GroupNorm(shape[0], shape, eps=EPS)
 
+    def group(self, shape: Shape) -> int:
+        """The pixels of a channel."""
+        return math.prod(shape[1:])
+
     def problem(self, sites: Sequence[Site]) -> str | None:
         """There must be activations with pixels, and more than one of them."""
-        pixels = [math.prod(shape[1:]) for shape in self.shapes(sites)]
-        if not pixels:
-            return "no layer has pixels to normalize over"
-        return "a layer has a single pixel, which it would set to 0" if min(pixels) == 1 else None
+        return super().problem(sites) if any(self.shapes(sites)) else "no layer has pixels to normalize over"
 
 
 @NORMS.register("rms")

@@ -6,11 +6,12 @@ max(||.||, 1e-12) (``F.normalize`` of the published code). They differ only wher
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from flbench.models.norms.base import PAPER, Norm, ScaleVariant, mean_variance, scale, shift
+from flbench.models.norms.base import PAPER, Norm, ScaleVariant, lone_number, mean_variance, scale, shift
 from flbench.models.sites import Site
 from flbench.registry import NORMS
 
@@ -76,6 +77,10 @@ class ReducedLayerNorm(Norm):
         """After every activation."""
         return site.position == "after"
 
+    def problem(self, sites: Sequence[Site]) -> str | None:
+        """Every activation must have more than one number."""
+        return lone_number(math.prod(site.shape) for site in sites if self.sits(site))
+
     def layer(self, site: Site) -> nn.Module | None:
         """A shift, and n_MV after the last activation and inside of blocks."""
         if not self.sits(site):
@@ -103,6 +108,11 @@ class BlockMeanVariance(_BlockForm):
 
     equation: ClassVar[str] = "block(x) = relu(x + A2 n_MV(relu(A1 x))); n at the feature"
     source: ClassVar[str] = f"{PAPER}, appendix E, Table 13 (n_MV inside), the block of eq. 11 without its shift"
+
+    def problem(self, sites: Sequence[Site]) -> str | None:
+        """Also, inside of blocks every activation must have more than one number."""
+        inner = (math.prod(site.shape) for site in sites if self.sits(site) and site.inside)
+        return super().problem(sites) or lone_number(inner)
 
     def layer(self, site: Site) -> nn.Module | None:
         """n_MV inside of blocks, a scale at the feature."""
