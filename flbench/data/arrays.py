@@ -32,6 +32,8 @@ class Data:
     white: int
     fingerprint: str
     domain_names: tuple[str, ...] = ()
+    #: What users should know about how the files were read.
+    notes: tuple[str, ...] = ()
 
 
 def fingerprint(train: Arrays, test: Arrays, classes: int | None = None) -> str:

@@ -32,11 +32,10 @@ import numpy as np
 
 from flbench.config import digest
 from flbench.data.arrays import Arrays, Data, fingerprint
+from flbench.data.images import Oddity, summaries
 from flbench.data.layouts.base import RawData, RawSplit
 from flbench.errors import UserError
 
-#: Raise when decoding changes, so that older entries are not found any more.
-_VERSION = 1
 _META = "meta.json"
 #: Age in seconds after which a temporary directory of another machine counts as abandoned.
 _ABANDONED = 24 * 3600
@@ -48,6 +47,7 @@ class Recipe:
     """Everything that defines a decoded entry, and how to make it."""
 
     name: str
+    version: int  # of the layout
     source: dict[str, Any]  # layout, folder, size
     signature: list[list[Any]]
     white: int
@@ -57,7 +57,7 @@ class Recipe:
     @cached_property
     def entry(self) -> Path:
         """The directory that holds, or will hold, the decoded arrays."""
-        key = digest([_VERSION, self.name, self.source, self.signature])
+        key = digest([self.version, self.name, self.source, self.signature])
         return cache_root() / "decoded" / self.name / key
 
 
@@ -89,6 +89,7 @@ def decode(recipe: Recipe, folder: Path) -> Data:
     """Decode into an existing empty folder, without using the cache."""
     contents = recipe.read()
     names = recipe.names(contents)
+    oddities: list[Oddity] = []
     with _progress(f"decoding {recipe.name}", len(contents.train.labels) + len(contents.test.labels)) as advance:
         for half, raw in (("train", contents.train), ("test", contents.test)):
             where = f"{recipe.name} ({recipe.source['folder']}), {half}"
@@ -99,15 +100,16 @@ def decode(recipe: Recipe, folder: Path) -> Data:
                 raise UserError(
                     f"{where}: label {wrong[0]} is not in 0..{len(names) - 1}, the set has {len(names)} classes"
                 )
-            _write_half(folder, half, raw, advance)
+            oddities += _write_half(folder, half, raw, advance)
     train, test = (_arrays(folder, half) for half in ("train", "test"))
     meta = {
-        "version": _VERSION,
+        "version": recipe.version,
         "source": recipe.source,
         "signature": recipe.signature,
         "class_names": names,
         "domain_names": contents.domain_names,
         "white": recipe.white,
+        "notes": (*contents.notes, *summaries(oddities)),
         "fingerprint": fingerprint(train, test, len(names)),
     }
     (folder / _META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
@@ -126,8 +128,9 @@ def read_entry(entry: Path) -> Data | None:
     except ValueError:  # cut short by a failing disk or by hand
         _log.warning("the cache entry %s is damaged and will be made again", entry)
         return None
-    names, domains = tuple(meta["class_names"]), tuple(meta["domain_names"])
-    return Data(train, test, len(names), names, meta["white"], meta["fingerprint"], domains)
+    # Entries of layouts whose reading has not changed since notes exist have none.
+    names, domains, notes = (tuple(meta.get(key, ())) for key in ("class_names", "domain_names", "notes"))
+    return Data(train, test, len(names), names, meta["white"], meta["fingerprint"], domains, notes)
 
 
 def _arrays(folder: Path, half: str) -> Arrays:
@@ -195,24 +198,27 @@ def _drop_stale(recipe: Recipe) -> None:
                 shutil.rmtree(other)
 
 
-def _write_half(folder: Path, half: str, raw: RawSplit, advance: Callable[[int], None]) -> None:
+def _write_half(folder: Path, half: str, raw: RawSplit, advance: Callable[[int], None]) -> list[Oddity]:
+    """Write a decoded half, and return what was odd about its images."""
     path = folder / f"{half}-images.npy"
     shape = (len(raw.labels), *raw.shape)
     images = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
     if hasattr(os, "posix_fallocate"):  # a full disk is then an error here, not a fatal signal in the mapped array
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    written = 0
-    for rows, block in raw.blocks:
-        images[rows] = block
-        written += len(rows)
-        advance(len(rows))
+    written, oddities = 0, list[Oddity]()
+    for block in raw.blocks:
+        images[block.rows] = block.images
+        oddities += block.oddities
+        written += len(block.rows)
+        advance(len(block.rows))
     if written != len(images):
         raise UserError(f"{half}: expected {len(images)} images, got {written}; the files are damaged")
     images.flush()
     np.save(folder / f"{half}-labels.npy", raw.labels.astype(np.int64))
     if raw.domains is not None:
         np.save(folder / f"{half}-domains.npy", raw.domains.astype(np.int64))
+    return oddities
 
 
 def _sync(path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -219,13 +219,19 @@ class Mnist(Dataset):
 class LocalFiles(Dataset):
     """Base of the sets that a path names, absolute or relative to the working directory, and not the data root.
 
-    A run on one is identified by the content: the files may move, and other images are another run.
+    A run on one is identified by the content: the files may move, and other images are another run. Every label from 0
+    to the largest needs images; ``labels: renumber`` counts those that have some from 0, in their order.
     """
 
     shorthand = "path"
     terms = "yours"
 
     path: Annotated[str, Field(min_length=1)]
+    labels: Literal["as-is", "renumber"] = dataclasses.field(default="as-is", kw_only=True)
+
+    def expected(self) -> Expected:
+        """Accept any shape, and renumber labels if that is wanted."""
+        return Expected(renumber=self.labels == "renumber")
 
     def identity(self) -> dict[str, Any]:
         """Leave out where and how the files are read once the content is named: that no longer defines the numbers."""
@@ -263,8 +269,8 @@ class Folder(LocalFiles):
     ``size`` resizes every image to that many pixels squared (bilinear with antialiasing); without it all must be of one
     size. Images that are all grey have one channel, otherwise three. ``test_fraction`` is the share of each class that
     becomes the test set of an image folder without test images. With ``clients``, an image folder has a folder for each
-    client, which has those of the classes; ``partition: given`` then deals each client its own images. Shorthand:
-    ``folder:path``.
+    client, which has those of the classes; ``partition: given`` then deals each client its own images. ``labels:
+    renumber`` leaves out classes without images. Shorthand: ``folder:path``.
     """
 
     size: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -288,7 +294,7 @@ class Folder(LocalFiles):
 
     def expected(self) -> Expected:
         """Accept any shape, or resize to the given size."""
-        return Expected(size=self.size, test_fraction=self.test_fraction)
+        return dataclasses.replace(super().expected(), size=self.size, test_fraction=self.test_fraction)
 
     def advice(self, root: Path) -> str:
         """Also name the way to use images without a test set."""
@@ -302,9 +308,9 @@ class ArraysFile(LocalFiles):
     """Images and labels in a numpy archive: ``x_train``, ``y_train``, ``x_test`` and ``y_test`` in one ``.npz`` file.
 
     MedMNIST's names (``train_images`` ...) are read too. Images have one channel or three, as uint8 or as floats in
-    [0, 1], which are rounded to 256 levels; the number of classes is one more than the largest label. The arrays
-    ``train_client`` and ``test_client`` name the client of each sample, for ``partition: given``. Pickled arrays are
-    refused. Shorthand: ``arrays:path``.
+    [0, 1], which are rounded to 256 levels. Labels count from 0 without gaps; ``labels: renumber`` makes such labels of
+    others. The arrays ``train_client`` and ``test_client`` name the client of each sample, for ``partition: given``.
+    Pickled arrays are refused. Shorthand: ``arrays:path``.
     """
 
     layouts = (NumpyArchive(),)

@@ -22,10 +22,9 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -38,6 +37,9 @@ from flbench.data.layouts.image_folder import ImageFolder
 from flbench.data.layouts.parquet import Parquet
 from flbench.errors import DataMissing, OtherData, UserError
 from flbench.registry import Component
+
+#: Classes that labels may count; each has a name, and a model an output.
+_MOST_CLASSES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ class Dataset(Component):
         names = contents.class_names or self.class_names
         if not names:
             count = self.classes or int(contents.train.labels.max(initial=0)) + 1
+            if count > _MOST_CLASSES:
+                raise UserError(f"{self.label()}: label {count - 1} is too large; labels count from 0")
             names = tuple(map(str, range(count)))
         if self.classes is not None and len(names) != self.classes:
             raise UserError(
@@ -158,14 +162,22 @@ def recipe(dataset: Dataset, source: Source) -> cache.Recipe:
     """Return the recipe by which a found data set becomes an entry of the decoded cache."""
     expected = dataset.expected()
     folder = source.folder.resolve()
-    held_out = {} if expected.test_fraction is None else {"test_fraction": expected.test_fraction}
+    # Settings at their defaults are left out, so that entries made before they existed are found.
+    settings: dict[str, Any] = {} if expected.test_fraction is None else {"test_fraction": expected.test_fraction}
+    settings |= {"labels": "renumber"} if expected.renumber else {}
+
+    def read() -> RawData:
+        contents = source.layout.read(folder, expected)
+        return contents.renumbered() if expected.renumber else contents
+
     return cache.Recipe(
         name=dataset.name,
-        source={"layout": source.layout.title, "folder": str(folder), "size": expected.size, **held_out},
+        version=source.layout.version,
+        source={"layout": source.layout.title, "folder": str(folder), "size": expected.size, **settings},
         signature=source.layout.signature(folder),
         white=dataset.white,
         names=dataset.names_of,
-        read=partial(source.layout.read, folder, expected),
+        read=read,
     )
 
 

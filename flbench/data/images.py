@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +28,10 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", 
 
 _GREY_MODES = frozenset({"1", "L", "LA"})
 _DEEP_MODES = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
+#: How Pillow names pixels of 16 bits a channel that it cuts to 8: ``RGB;16B``. A ``BGR;16`` has 16 bits in all.
+_DEEP_PIXELS = re.compile(r"(RGB|LA|CMYK).*;16[BLN]")
+#: The EXIF tag of the orientation, and its value for an image as it is stored.
+_ORIENTATION, _UPRIGHT = 0x0112, 1
 #: Decoding small images hardly gains from threads (1.0 to 1.3 times with two), large ones nearly linearly.
 _MOST_THREADS = 4
 
@@ -39,12 +45,40 @@ class Encoded:
 
     @contextmanager
     def open(self) -> Iterator[Any]:
-        """The Pillow image; only its header is read."""
+        """The Pillow image, of 8 bits a channel; only its header is read."""
         from PIL import Image
 
         source = self.source
         with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as file:
-            yield Image.open(file)
+            opened = Image.open(file)
+            if _is_deep(opened):
+                raise UserError(
+                    f"{self.where} has more than 8 bits a channel (mode {opened.mode}); convert it to 8 bits"
+                )
+            yield opened
+
+
+class Oddity(NamedTuple):
+    """Something that the pixels of an image do not show, and where the image is."""
+
+    what: str
+    where: str
+
+
+_TURNED = "has an EXIF orientation, which is not applied, as in torchvision's ImageFolder; turn the files to apply it"
+_CLEAR = "has transparent pixels, whose transparency is dropped, as in torchvision's ImageFolder"
+
+
+def summaries(oddities: Sequence[Oddity]) -> Iterator[str]:
+    """Yield a line for each kind of oddity: ``IMAGE and 3 further images: ...``."""
+    for what in dict.fromkeys(oddity.what for oddity in oddities):
+        first, *others = (oddity.where for oddity in oddities if oddity.what == what)
+        yield f"{first} {what}" + (f" ({len(others) + 1} images in all)" if others else "")
+
+
+def is_image(path: Path) -> bool:
+    """Return whether a file counts as an image by its name. Hidden files are those of editors and file managers."""
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
 @contextmanager
@@ -69,8 +103,6 @@ def common_shape(images: Iterable[Encoded], size: int | None) -> Shape:
     for image in images:
         with reading(image.where), image.open() as header:
             mode, (w, h) = header.mode, header.size
-        if mode in _DEEP_MODES:
-            raise UserError(f"{image.where} has more than 8 bits a channel (mode {mode}); convert it to 8 bits")
         if not first:
             height, width, first = h, w, image.where
         elif size is None and (h, w) != (height, width):
@@ -83,15 +115,24 @@ def common_shape(images: Iterable[Encoded], size: int | None) -> Shape:
     return (channels, size or height, size or width)
 
 
-def decode(images: list[Encoded], shape: Shape, *, resize: bool) -> Bytes:
-    """Decode images to (N, C, H, W); ``resize`` allows other sizes (bilinear with antialiasing)."""
+def decode(images: list[Encoded], shape: Shape, *, resize: bool) -> tuple[Bytes, tuple[Oddity, ...]]:
+    """Decode images to (N, C, H, W); ``resize`` allows other sizes (bilinear with antialiasing).
+
+    Returns:
+        The pixels as torchvision's ImageFolder has them, and what it ignores.
+
+    Raises:
+        UserError: a file is damaged, has more than 8 bits a channel, or another size.
+    """
     from PIL import Image
 
     channels, height, width = shape
     decoded = np.empty((len(images), *shape), dtype=np.uint8)
+    oddities: list[Oddity] = []
     for row, image in enumerate(images):
         with reading(image.where), image.open() as opened:
             converted = opened.convert("L" if channels == 1 else "RGB")
+            oddities += (Oddity(what, image.where) for what in _oddities(opened))
         if converted.size != (width, height):
             if not resize:
                 got = "{}x{}".format(*converted.size)
@@ -99,14 +140,42 @@ def decode(images: list[Encoded], shape: Shape, *, resize: bool) -> Bytes:
             converted = converted.resize((width, height), Image.Resampling.BILINEAR)
         pixels = np.asarray(converted)
         decoded[row] = pixels if channels == 1 else pixels.transpose(2, 0, 1)
-    return decoded
+    return decoded, tuple(oddities)
 
 
-def decode_batches(batches: Iterable[list[Encoded]], shape: Shape, *, resize: bool) -> Iterator[Bytes]:
+def _is_deep(opened: Any) -> bool:
+    """Return whether an image has more than 8 bits a channel; Pillow cuts those of colours without a word."""
+    if opened.mode in _DEEP_MODES:
+        return True
+    for codec, _, _, details in getattr(opened, "tile", ()):
+        arguments = details if isinstance(details, tuple) else (details,)
+        if codec.startswith("ppm") and arguments[1:] and arguments[1] > 255:
+            return True
+        if any(isinstance(argument, str) and _DEEP_PIXELS.match(argument) for argument in arguments):
+            return True
+    return False
+
+
+def _oddities(opened: Any) -> Iterator[str]:
+    """Yield what the pixels of a decoded image do not show."""
+    try:
+        orientation = opened.getexif().get(_ORIENTATION, _UPRIGHT)
+    except Exception:  # a damaged block of EXIF data does not say how the image is turned
+        orientation = _UPRIGHT
+    if orientation in range(2, 9):
+        yield _TURNED
+    if opened.has_transparency_data and opened.convert("RGBA").getchannel("A").getextrema()[0] < 255:
+        yield _CLEAR
+
+
+def decode_batches(
+    batches: Iterable[list[Encoded]], shape: Shape, *, resize: bool
+) -> Iterator[tuple[Bytes, tuple[Oddity, ...]]]:
     """Decode each batch with a few threads; only one batch is held in memory."""
     threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     with ThreadPoolExecutor(threads) as pool:
         for batch in batches:
             chunk = max(1, -(-len(batch) // (4 * threads)))
             parts = [batch[start : start + chunk] for start in range(0, len(batch), chunk)]
-            yield np.concatenate(list(pool.map(partial(decode, shape=shape, resize=resize), parts)))
+            decoded, oddities = zip(*pool.map(partial(decode, shape=shape, resize=resize), parts), strict=True)
+            yield np.concatenate(decoded), tuple(chain(*oddities))

@@ -59,6 +59,17 @@ def test_floats_are_rounded_to_256_levels(tmp_path: Path) -> None:
     assert data.train.images[0].reshape(-1).tolist() == [0, 0, 1, 255]
 
 
+def test_the_rounding_of_floats_is_said(tmp_path: Path) -> None:
+    x = np.array([0, 0.4 / 255, 0.6 / 255, 1.0]).reshape(1, 2, 2).repeat(3, axis=0)
+    notes = ("x_train: floats are rounded to 256 levels, by up to 0.0016", "x_test: floats are rounded to 256 levels, ")
+    for data in (load(archive(tmp_path / "a.npz", **whole(x))) for _ in range(2)):  # decoded, and from the cache
+        assert data.notes[0] == notes[0]
+        assert data.notes[1].startswith(notes[1])
+    for dtype in (np.float16, np.float32, np.float64):
+        of_bytes = np.arange(256, dtype=np.float64).reshape(1, 16, 16).repeat(3, axis=0) / 255
+        assert load(archive(tmp_path / "b.npz", **whole(of_bytes.astype(dtype)))).notes == (), "nothing is lost"
+
+
 def test_medmnists_names_and_labels_in_a_column(tmp_path: Path) -> None:
     y = labels(12, 3)[:, None].astype(np.uint8)
     arrays = {"train_images": COLOUR, "train_labels": y, "test_images": COLOUR[:3], "test_labels": y[:3]}

@@ -26,9 +26,10 @@ from flbench.registry import DATASETS
 if sys.argv[3:]:
     write = cache._write_half
     def slowly(folder, half, raw, advance):
-        write(folder, half, raw, advance)
+        oddities = write(folder, half, raw, advance)
         print("half", flush=True)
         time.sleep(float(sys.argv[3]))
+        return oddities
     cache._write_half = slowly
 if sys.argv[2] == "unlocked":
     import fcntl

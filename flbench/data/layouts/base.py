@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from flbench.data.arrays import Bytes, Ints
-from flbench.data.images import Encoded, Shape, common_shape, decode_batches, reading
+from flbench.data.images import Encoded, Oddity, Shape, common_shape, decode_batches, reading
 from flbench.errors import UserError
 from flbench.regular import read_text
 
@@ -37,6 +38,8 @@ class Expected:
     domains: tuple[str, ...] = ()
     #: The share of each class that is the test set, where the files have none.
     test_fraction: float | None = None
+    #: Whether labels are numbered anew, over the classes that have images.
+    renumber: bool = False
 
     @property
     def resize(self) -> bool:
@@ -44,13 +47,21 @@ class Expected:
         return self.size is not None
 
 
+class Block(NamedTuple):
+    """Decoded images, (n, C, H, W), the rows that they belong to, (n,), and what is odd about their files."""
+
+    rows: Ints
+    images: Bytes
+    oddities: tuple[Oddity, ...] = ()
+
+
 @dataclass(frozen=True)
 class RawSplit:
-    """Train or test before decoding. ``blocks`` yields (rows, images): images go to those rows, each row once."""
+    """Train or test before decoding. ``blocks`` yields the images of each row once."""
 
     labels: Ints
     shape: Shape
-    blocks: Iterator[tuple[Ints, Bytes]]
+    blocks: Iterator[Block]
     domains: Ints | None = None
 
 
@@ -62,12 +73,28 @@ class RawData:
     test: RawSplit
     class_names: tuple[str, ...] = ()
     domain_names: tuple[str, ...] = ()
+    #: What users should know about how the files are read.
+    notes: tuple[str, ...] = ()
+
+    def renumbered(self) -> RawData:
+        """Return the data with labels counted from 0 over the classes that have images, in the order of their labels.
+
+        Classes keep their names; those without one are named by their old label. Labels that are no class stay.
+        """
+        used = np.union1d(self.train.labels, self.test.labels)
+        if used[0] < 0 or (self.class_names and used[-1] >= len(self.class_names)):
+            return self
+        train, test = (replace(half, labels=np.searchsorted(used, half.labels)) for half in (self.train, self.test))
+        names = tuple(self.class_names[label] if self.class_names else str(label) for label in used.tolist())
+        return replace(self, train=train, test=test, class_names=names)
 
 
 class Layout(ABC):
     """One way to arrange the files of a data set in a folder."""
 
     title: ClassVar[str]
+    #: Raise when the reading changes, so that older entries of the decoded cache are not found any more.
+    version: ClassVar[int] = 1
 
     @abstractmethod
     def find(self, folder: Path) -> FoundFiles:
@@ -104,15 +131,15 @@ def splits_of_files(
     Raises:
         UserError: an image belongs to no class, or its shape is wrong.
     """
-    label = {name: number for number, name in enumerate(classes)}
+    label = numbered(classes, source)
     for path, name in chain(*listings):
-        if name not in label:
+        if one_form(name) not in label:
             raise UserError(f"{path}: {name!r} is no class; known, from {source}: {', '.join(classes)}")
     images = [[Encoded(str(path), path) for path, _ in listing] for listing in listings]
     shape = expected.shape or common_shape(chain(*images), expected.size)
     return [
         RawSplit(
-            np.array([label[name] for _, name in listing], dtype=np.int64),
+            np.array([label[one_form(name)] for _, name in listing], dtype=np.int64),
             shape,
             _image_blocks(encoded, shape, resize=expected.resize),
         )
@@ -120,12 +147,12 @@ def splits_of_files(
     ]
 
 
-def _image_blocks(images: list[Encoded], shape: Shape, *, resize: bool) -> Iterator[tuple[Ints, Bytes]]:
+def _image_blocks(images: list[Encoded], shape: Shape, *, resize: bool) -> Iterator[Block]:
     """Yield decoded batches of images that are in the order of their rows."""
     start = 0
     batches = (images[at : at + BATCH] for at in range(0, len(images), BATCH))
-    for decoded in decode_batches(batches, shape, resize=resize):
-        yield np.arange(start, start + len(decoded)), decoded
+    for decoded, oddities in decode_batches(batches, shape, resize=resize):
+        yield Block(np.arange(start, start + len(decoded)), decoded, oddities)
         start += len(decoded)
 
 
@@ -135,7 +162,21 @@ def decoded_split(images: Bytes, labels: Ints, where: Path | str, shape: Shape |
         raise UserError(f"{where} is damaged: {len(images)} images and {len(labels)} labels")
     if shape is not None and images.shape[1:] != shape:
         raise UserError(f"{where} holds images of {images.shape[1:]}, expected {shape} (channels, height, width)")
-    return RawSplit(labels, images.shape[1:], iter([(np.arange(len(labels)), images)]))
+    return RawSplit(labels, images.shape[1:], iter([Block(np.arange(len(labels)), images)]))
+
+
+def one_form(name: str) -> str:
+    """Return the form in which names are compared: systems write the letter é in one character or in two (NFC, NFD)."""
+    return unicodedata.normalize("NFC", name)
+
+
+def numbered(names: Sequence[str], source: str) -> dict[str, int]:
+    """Return the number of each name, in ``one_form``; raises UserError if two names differ in their form alone."""
+    numbers = {one_form(name): number for number, name in enumerate(names)}
+    if len(numbers) < len(names):
+        again = next(name for number, name in enumerate(names) if numbers[one_form(name)] != number)
+        raise UserError(f"{source}: the name {again} is there twice, in two forms of Unicode (NFC, NFD); rename one")
+    return numbers
 
 
 def names_in(path: Path) -> tuple[str, ...]:

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from flbench.data.images import SUFFIXES
-from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, names_in, splits_of_files
+from flbench.data.images import is_image, reading
+from flbench.data.layouts.base import (
+    Expected,
+    FoundFiles,
+    Layout,
+    RawData,
+    names_in,
+    numbered,
+    one_form,
+    splits_of_files,
+)
 from flbench.errors import UserError
+
+#: Folders that operating systems and network drives add; the first holds a small copy of every image.
+_OF_SYSTEMS = frozenset(
+    {"@eaDir", "#recycle", "#snapshot", "__MACOSX", "$RECYCLE.BIN", "System Volume Information", "lost+found"}
+)
 
 
 class ImageFolder(Layout):
     """Images in ``train/<class>/`` and ``test/<class>/``, at any depth below.
 
     Labels follow ``classes.txt`` (line n is the folder of label n) or, without it, the sorted names of the folders in
-    ``train`` (by number if all are numbers).
+    ``train`` (by number if all are numbers). Hidden files and folders, and those of operating systems, are left out.
     """
 
     title: ClassVar[str] = "image folder"
+    version: ClassVar[int] = 2
 
     def find(self, folder: Path) -> FoundFiles:
         """Return every image, and the file of names."""
@@ -43,6 +60,7 @@ class ImageFolder(Layout):
             [(path, path.relative_to(folder).parts[1]) for path in _images_below(folder / half)]
             for half in ("train", "test")
         ]
+        _check_links(folder / "train", folder / "test")
         return _read(listings, folder, expected)
 
 
@@ -65,12 +83,14 @@ class ClientFolder(ImageFolder):
                 raise UserError(f"{wrong}: expected {half}/<client>/<class>/<image>")
             listings.append([(path, names[1]) for path, names in parts])
             owners.append([names[0] for _, names in parts])
+        _check_links(folder / "train", folder / "test")
         clients = _sorted(owners[0])
-        if unknown := sorted({*owners[1]} - {*clients}):
+        place = numbered(clients, f"{folder / 'train'}")
+        if unknown := sorted(name for name in {*owners[1]} if one_form(name) not in place):
             raise UserError(f"{folder / 'test' / unknown[0]}: the client has no images in train/")
-        raw, place = _read(listings, folder, expected), {name: number for number, name in enumerate(clients)}
+        raw = _read(listings, folder, expected)
         train, test = (
-            replace(half, domains=np.array([place[name] for name in own], dtype=np.int64))
+            replace(half, domains=np.array([place[one_form(name)] for name in own], dtype=np.int64))
             for half, own in zip((raw.train, raw.test), owners, strict=True)
         )
         return replace(raw, train=train, test=test, domain_names=clients)
@@ -84,6 +104,7 @@ class UnsplitFolder(Layout):
     """
 
     title: ClassVar[str] = "image folder without test images"
+    version: ClassVar[int] = 2
 
     def find(self, folder: Path) -> FoundFiles:
         """Return every image, and the file of names."""
@@ -104,6 +125,7 @@ class UnsplitFolder(Layout):
             listings[int(seen[name] * share) - int((seen[name] - 1) * share)].append((path, name))
         if not listings[1]:
             raise UserError(f"{folder}: test_fraction {expected.test_fraction} of each class are no images; raise it")
+        _check_links(home)
         return _read(listings, folder, expected)
 
 
@@ -120,15 +142,65 @@ def _read(listings: Sequence[list[tuple[Path, str]]], folder: Path, expected: Ex
 
 
 def _sorted(names: Iterable[str]) -> tuple[str, ...]:
+    """Return different names in order; ``01`` comes before ``1``."""
     found = {*names}
-    return tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
+    return tuple(sorted(found, key=_number if all(name.isdecimal() for name in found) else None))
 
 
-def _images_below(folder: Path) -> list[Path]:
-    classes = sorted(path for path in folder.glob("*") if path.is_dir() and not path.name.startswith("."))
-    return [
-        path
-        for one in classes
-        for path in sorted(one.rglob("*"))
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-    ]
+def _number(name: str) -> tuple[int, str]:
+    return int(name), name
+
+
+def _images_below(half: Path) -> list[Path]:
+    """Return the images in the folders of a half, sorted. A link to a folder is followed where it is one of these."""
+    folders = sorted(path for path in _visible(half) if path.is_dir())
+    return [image for folder in folders for image in sorted(_images_in(folder))]
+
+
+def _images_in(folder: Path) -> Iterator[Path]:
+    for path in _visible(folder):
+        if is_image(path):
+            yield path
+        elif path.is_dir() and not path.is_symlink():
+            yield from _images_in(path)
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    """Yield what is in a folder, if it is one, without hidden files and folders and those of operating systems."""
+    if folder.is_dir():
+        with reading(folder):
+            yield from (path for path in folder.iterdir() if path.name[0] != "." and path.name not in _OF_SYSTEMS)
+
+
+def _check_links(*halves: Path) -> None:
+    """Raise UserError where a link gives the images of one folder to another, or is not followed.
+
+    Links that lead elsewhere are how subsets of a large set are made. One to the other half trains on test images.
+
+    Raises:
+        UserError: there is such a link.
+    """
+    folders = [(half, path) for half in halves for path in sorted(_visible(half)) if path.is_dir()]
+    for (outer, one), (inner, other) in pairwise(sorted((_real(path), path) for _, path in folders)):
+        if inner.is_relative_to(outer):
+            raise UserError(f"{max(one, other)} and {min(one, other)} share images: a folder is a link; remove it")
+    homes = {half: _real(half) for half in halves}
+    for half, folder in folders:
+        for link in _links_in(folder):
+            if link.is_dir():
+                raise UserError(f"{link} is a link to a folder, which is not followed; put its images there")
+            target = _real(link)
+            if any(target.is_relative_to(home) for other, home in homes.items() if other != half):
+                raise UserError(f"{link} is a link to the image {target} of the other half; remove it")
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _links_in(folder: Path) -> Iterator[Path]:
+    for path in _visible(folder):
+        if path.is_symlink():
+            yield path
+        elif path.is_dir():
+            yield from _links_in(path)

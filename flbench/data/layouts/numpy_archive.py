@@ -25,6 +25,10 @@ _SPELLINGS = (
 _CLIENTS = ("train_client", "test_client")
 #: Bytes that an array may have; an archive of a few megabytes can claim any number.
 _MOST_BYTES = 16 * 2**30
+#: Images that are rounded at once.
+_BLOCK = 1024
+#: Errors of rounding up to this are those of bytes that were divided by 255 as float16 or float32.
+_EXACT = 2.5e-4
 
 
 class NumpyArchive(Layout):
@@ -36,6 +40,7 @@ class NumpyArchive(Layout):
     """
 
     title: ClassVar[str] = "numpy archive"
+    version: ClassVar[int] = 2
 
     def find(self, folder: Path) -> FoundFiles:
         """Return the archive: here ``folder`` is the file itself."""
@@ -45,15 +50,17 @@ class NumpyArchive(Layout):
         """Read everything into memory."""
         with reading(folder), open_regular(folder) as file, zipfile.ZipFile(file) as archive:
             arrays = _arrays(archive, folder)
-            halves = [
-                decoded_split(_images(images, f"{folder}, {name}"), _labels(labels, f"{folder}, labels"), folder, None)
-                for name, images, labels in arrays
-            ]
+            halves, notes = [], []
+            for name, images, labels in arrays:
+                rounded, error = _images(images, f"{folder}, {name}")
+                halves.append(decoded_split(rounded, _labels(labels, f"{folder}, labels"), folder, None))
+                if error > _EXACT:
+                    notes.append(f"{name}: floats are rounded to 256 levels, by up to {error:.2g}")
             clients, names = _clients(archive, [half.labels for half in halves], folder)
         if halves[0].shape != halves[1].shape:
             raise UserError(f"{folder}: training images are {halves[0].shape}, test images {halves[1].shape}")
         train, test = (replace(half, domains=own) for half, own in zip(halves, clients, strict=True))
-        return RawData(train, test, domain_names=names)
+        return RawData(train, test, domain_names=names, notes=tuple(notes))
 
 
 def _arrays(archive: zipfile.ZipFile, path: Path) -> list[tuple[str, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
@@ -107,8 +114,8 @@ def _array(archive: zipfile.ZipFile, name: str, path: Path) -> np.ndarray[Any, A
         return array
 
 
-def _images(images: np.ndarray[Any, Any], where: str) -> Bytes:
-    """Return images as (N, C, H, W) bytes."""
+def _images(images: np.ndarray[Any, Any], where: str) -> tuple[Bytes, float]:
+    """Return images as (N, C, H, W) bytes, and the largest error of rounding floats to them."""
     if images.ndim == 3:
         images = images[:, None]
     elif images.ndim == 4 and (images.shape[1] in (1, 3)) != (images.shape[3] in (1, 3)):
@@ -123,14 +130,16 @@ def _images(images: np.ndarray[Any, Any], where: str) -> Bytes:
         low, high = float(images.min()), float(images.max())
         if not (low >= 0 and high <= 1):
             raise UserError(f"{where}: floats must be in [0, 1], got {low:g} to {high:g}; rescale them, or use uint8")
-        return np.concatenate([np.rint(block.astype(np.float64) * 255).astype(np.uint8) for block in _blocks(images)])
+        rounded, error = np.empty(images.shape, np.uint8), 0.0
+        for start in range(0, len(images), _BLOCK):
+            levels = images[start : start + _BLOCK].astype(np.float64) * 255
+            nearest = np.rint(levels)
+            error = max(error, float(np.abs(levels - nearest).max()) / 255)
+            rounded[start : start + _BLOCK] = nearest
+        return rounded, error
     if images.dtype != np.uint8:
         raise UserError(f"{where}: expected uint8, or floats in [0, 1], got {images.dtype}")
-    return images
-
-
-def _blocks(images: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    return np.array_split(images, -(-len(images) // 1024))
+    return images, 0.0
 
 
 def _labels(labels: np.ndarray[Any, Any], where: str) -> Ints:

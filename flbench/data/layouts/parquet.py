@@ -12,9 +12,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flbench.data.arrays import Bytes, Ints
+from flbench.data.arrays import Ints
 from flbench.data.images import Encoded, Shape, common_shape, decode_batches, reading
-from flbench.data.layouts.base import BATCH, Expected, FoundFiles, Layout, RawData, RawSplit, names_in
+from flbench.data.layouts.base import (
+    BATCH,
+    Block,
+    Expected,
+    FoundFiles,
+    Layout,
+    RawData,
+    RawSplit,
+    names_in,
+    numbered,
+    one_form,
+)
 from flbench.errors import UserError
 from flbench.parquet_files import MOST_RATIO, unpacked
 from flbench.regular import open_regular
@@ -36,6 +47,7 @@ class Parquet(Layout):
     """
 
     title: ClassVar[str] = "parquet shards"
+    version: ClassVar[int] = 2
 
     label: tuple[str, ...] = ("label",)
     test: tuple[str, ...] = ("test",)
@@ -98,12 +110,12 @@ class _Table:
             return None
         if self.domains is None:
             raise UserError(f"{self.files[0][0]} has no column 'domain'; the set has domains: {', '.join(names)}")
-        place = {name: number for number, name in enumerate(names)}
-        if unknown := sorted({str(name) for name in self.domains} - set(place)):
+        place = numbered(names, str(self.files[0][0].parent))
+        if unknown := sorted({str(name) for name in self.domains if one_form(str(name)) not in place}):
             raise UserError(
                 f"{self.files[0][0].parent}: domain {unknown[0]!r} is not among its domains ({', '.join(names)})"
             )
-        numbers = np.array([place[str(name)] for name in self.domains], dtype=np.int64)
+        numbers = np.array([place[one_form(str(name))] for name in self.domains], dtype=np.int64)
         return numbers[self.order]
 
     def images(self) -> Iterator[list[Encoded]]:
@@ -116,13 +128,13 @@ class _Table:
                     yield [Encoded(f"{path}, row {row + at}", value) for at, value in enumerate(encoded)]
                     row += len(encoded)
 
-    def blocks(self, shape: Shape, *, resize: bool) -> Iterator[tuple[Ints, Bytes]]:
+    def blocks(self, shape: Shape, *, resize: bool) -> Iterator[Block]:
         """Yield decoded batches with the rows that they belong to."""
         rows = np.empty_like(self.order)
         rows[self.order] = np.arange(len(rows))
         start = 0
-        for images in decode_batches(self.images(), shape, resize=resize):
-            yield rows[start : start + len(images)], images
+        for images, oddities in decode_batches(self.images(), shape, resize=resize):
+            yield Block(rows[start : start + len(images)], images, oddities)
             start += len(images)
 
     def class_names(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from flbench.data.images import SUFFIXES, reading
+from flbench.data.images import is_image, reading
 from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, splits_of_files
 from flbench.errors import UserError
 from flbench.regular import read_text
@@ -21,6 +21,7 @@ class TinyImageNetZip(Layout):
     """
 
     title: ClassVar[str] = "the authors' folders"
+    version: ClassVar[int] = 2
 
     folder: str = "tiny-imagenet-200"
 
@@ -66,7 +67,7 @@ def _annotated(folder: Path) -> list[tuple[Path, str]]:
 
 
 def _images(home: Path, pattern: str) -> list[Path]:
-    return sorted(path for folder in home.glob(pattern) for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    return sorted(path for folder in home.glob(pattern) for path in folder.iterdir() if is_image(path))
 
 
 def _lines(path: Path) -> list[str]:
