@@ -10,11 +10,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple, cast
 
 from flbench.config import Experiment, plugins_of
 from flbench.data.datasets import Dataset, load, load_named
-from flbench.errors import UserError
+from flbench.data.preflight import misfits
+from flbench.errors import DataMissing, UserError
 from flbench.registry import DATASETS
 from flbench.report import transfer
 from flbench.report.contents import by_dataset, renamed
@@ -38,9 +39,14 @@ from flbench.sweeps import Sweep
 Needed = Literal["data", "content", "nothing"]
 
 
-def resolve_data(
-    experiments: Sequence[Experiment], root: Path, data_root: Path | None, needed: Needed
-) -> list[Experiment]:
+class ResolvedData(NamedTuple):
+    """Experiments that name the content of their data, and what users should know about how these were read."""
+
+    experiments: list[Experiment]
+    notes: list[str]
+
+
+def resolve_data(experiments: Sequence[Experiment], root: Path, data_root: Path | None, needed: Needed) -> ResolvedData:
     """Return the experiments with the content of their data, each run once.
 
     If the files of a data set cannot be used, its official content is taken, or else the only content on which the
@@ -53,32 +59,50 @@ def resolve_data(
         needed: what must exist for the runs that are not finished.
 
     Raises:
-        UserError: data that are needed are missing, damaged, or other than the experiments name.
+        UserError: data that are needed are missing, damaged, or other than the experiments name, or a run that is not
+            finished cannot run on them.
     """
     named: dict[Dataset, Dataset] = {}
     problems: dict[Dataset, UserError] = {}
-    for dataset in by_dataset(experiments):
+    misfit: dict[str, UserError] = {}
+    notes: list[str] = []
+    for dataset, on_it in by_dataset(experiments).items():
         try:
             data = load_named(dataset, data_root) if dataset.content else load(dataset, data_root)
-            named[dataset] = dataset.holding(data.fingerprint)
         except UserError as problem:
             problems[dataset] = problem
+            continue
+        named[dataset] = dataset.holding(data.fingerprint)
+        notes += (f"{dataset.label()}: {note}" for note in data.notes)
+        misfit |= {experiment.run_id: problem for experiment, problem in misfits(on_it, dataset, data)}
     found = renamed(experiments, named)
-    if problems:
+    if problems or misfit:
         store = Store(root, create=False) if Store.exists(root) else None
-        found = named_by(StoreSource(store), found) if store else found
+        found = named_by(StoreSource(store), found) if store and problems else found
         for given, experiment in zip(experiments, found, strict=True):
-            used: Dataset | None = getattr(given, "dataset", None)
-            if used in problems and not (store and store.run(experiment.run_id).result_for(experiment)):
-                _raise_if_needed(problems[used], getattr(experiment, "dataset", used), needed)
-    return list({experiment.run_id: experiment for experiment in found}.values())
+            used = cast(Dataset, getattr(given, "dataset", None))
+            if used not in problems and given.run_id not in misfit:
+                continue
+            if store and store.run(experiment.run_id).result_for(experiment):
+                continue
+            if used in problems:
+                _raise_if_needed(problems[used], cast(Any, experiment).dataset, needed)
+            else:
+                _raise_misfit(misfit[given.run_id], needed)
+    return ResolvedData(list({experiment.run_id: experiment for experiment in found}.values()), notes)
+
+
+def _raise_misfit(problem: UserError, needed: Needed) -> None:
+    # A file of rows that is missing here, and whose content the sweep names, can be on the machine that executes.
+    if needed == "data" or (needed == "content" and not isinstance(problem, DataMissing)):
+        raise problem
 
 
 def _raise_if_needed(problem: UserError, dataset: Dataset, needed: Needed) -> None:
     if needed == "data":
         raise problem
     if needed == "content" and not (dataset.content or dataset.official):
-        raise UserError(
+        raise DataMissing(
             f"the content of the data set {dataset.label()} is not known here: plan its runs where the data are, or "
             f"name it. There, 'flbench data verify {dataset.label()}' prints its fingerprint; here, give "
             f"--set dataset.content=FINGERPRINT. {problem}"

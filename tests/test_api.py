@@ -83,12 +83,15 @@ def test_one_experiment_runs_once(tmp_path: Path) -> None:
     assert list(flbench.load(tmp_path)["state"]) == ["done"]
 
 
-def test_mistakes_and_failures_are_raised(tmp_path: Path) -> None:
+def test_mistakes_and_failures_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="norm: unknown norm 'lm'"):
         flbench.run(store=tmp_path, norm="lm")
-    with pytest.raises(UserError, match=r"run [0-9a-f]{16} failed \(error\)"):
-        unreachable = {"partition": "dirichlet:1", "min_size": 700, "val_fraction": 0.5}
+    unreachable = {"partition": "dirichlet:1", "min_size": 700, "val_fraction": 0.5}
+    with pytest.raises(UserError, match="min_size is 700"):
         flbench.run(store=tmp_path, device="cpu", **{**TINY, **unreachable})
+    monkeypatch.setattr("flbench.execution.make_trainer", lambda *_, **__: 1 / 0)
+    with pytest.raises(UserError, match=r"run [0-9a-f]{16} failed \(error\)"):
+        flbench.run(store=tmp_path, device="cpu", **TINY)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from flbench.cli import app
 from flbench.cli.targets import find_plans
 from flbench.config import Experiment, parse_experiment
-from flbench.data.datasets import load_named
+from flbench.data.datasets import load, load_named
 from flbench.errors import DataMissing, OtherData, UserError
 from flbench.execution import Runner
 from flbench.execution_types import Settings
@@ -84,12 +84,16 @@ def computed(*arguments: str) -> tuple[str, bool]:
 
 
 def named(experiment: Experiment, needed: Any = "data", data: Path | None = None) -> Experiment:
-    (found,) = resolve_data([experiment], Path("store"), data, needed)
+    ((found,), _) = resolve_data([experiment], Path("store"), data, needed)
     return found
 
 
 def request(**fields: Any) -> Experiment:
     return parse_experiment({"rounds": 20, "eval_every": 10, **fields})
+
+
+def on_photos(path: str) -> Experiment:
+    return request(dataset=f"folder:{path}", clients=2, partition="iid")
 
 
 # The id contains the content.
@@ -121,13 +125,13 @@ def test_other_images_under_one_name_are_another_run(tmp_path: Path) -> None:
 def test_a_moved_folder_gives_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photos(tmp_path / "img")
     spellings = ("img", "./img", "img/", str(tmp_path / "img"), "../" + tmp_path.name + "/img")
-    ids = {named(request(dataset=f"folder:{path}")).run_id for path in spellings}
+    ids = {named(on_photos(path)).run_id for path in spellings}
     assert len(ids) == 1
     shutil.move(tmp_path / "img", tmp_path / "moved")
-    assert named(request(dataset="folder:moved")).run_id in ids
+    assert named(on_photos("moved")).run_id in ids
     photos(tmp_path / "elsewhere/img", seed=1)
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert named(request(dataset="folder:img")).run_id not in ids
+    assert named(on_photos("img")).run_id not in ids
 
 
 def test_images_changed_in_place_are_another_run(tmp_path: Path) -> None:
@@ -141,9 +145,9 @@ def test_images_changed_in_place_are_another_run(tmp_path: Path) -> None:
 
 def test_a_class_without_images_is_another_content(tmp_path: Path) -> None:
     photos(tmp_path / "img")
-    two = named(request(dataset="folder:img"))
+    two = load(DATASETS.parse("folder:img"))
     (tmp_path / "img/classes.txt").write_text("a\nb\nc\n")
-    assert named(request(dataset="folder:img")).run_id != two.run_id, "the model has an output more"
+    assert load(DATASETS.parse("folder:img")).fingerprint != two.fingerprint, "a model would have an output more"
 
 
 def test_a_subset_and_the_full_set_are_different_runs(tmp_path: Path) -> None:
@@ -159,7 +163,7 @@ def test_one_content_under_two_paths_is_one_run_of_a_sweep(tmp_path: Path) -> No
     spec = sweep_file(tmp_path, "['folder:img', 'folder:./img']")
     sweep = load_sweep(spec)
     assert len(sweep.experiments) == 2
-    assert len(resolve_data(sweep.experiments, tmp_path / "store", None, "data")) == 1
+    assert len(resolve_data(sweep.experiments, tmp_path / "store", None, "data").experiments) == 1
 
 
 # Machines without the data.
@@ -243,9 +247,9 @@ def test_among_several_stored_contents_the_local_one_is_used(tmp_path: Path) -> 
     for seed in (1, 2):
         shutil.rmtree(tmp_path / "img", ignore_errors=True)
         photos(tmp_path / "img", seed)
-        last = named(request(dataset="folder:img"))
+        last = named(on_photos("img"))
         finish(store, last, 0.1 * seed, fingerprint=str(last.dataset.content))  # type: ignore[union-attr]
-    (found,) = collect(StoreSource(store), [request(dataset="folder:./img")]).runs
+    (found,) = collect(StoreSource(store), [on_photos("./img")]).runs
     assert found.run_id == last.run_id
 
 
@@ -267,7 +271,7 @@ def test_a_sweep_file_finds_its_plans_for_any_data(tmp_path: Path) -> None:
     for seed in (1, 2):
         data = cifar(tmp_path / f"d{seed}", seed)
         loaded = load_sweep(spec)
-        sweep = loaded.planned_as(resolve_data(loaded.experiments, store.root, data, "data"))
+        sweep = loaded.planned_as(resolve_data(loaded.experiments, store.root, data, "data").experiments)
         plans.append(write_plan(store, sweep))
         assert with_planned_data(load_sweep(spec), plans[-1]) == sweep
     assert plans[0] != plans[1]

@@ -57,10 +57,10 @@ def run(
 
     given = experiment_from(fields or ())
     require_computable(given, device)
-    (experiment,) = resolve_data([given], store, data, "data")
+    (experiment,), notes = resolve_data([given], store, data, "data")
     console = Console(stderr=as_json)
     opened = Store(store)
-    for line in prepare_runs(opened, [experiment], rerun=rerun):
+    for line in (*notes, *prepare_runs(opened, [experiment], rerun=rerun)):
         say(console, line)
     found = opened.run(experiment.run_id)
     if found.state(experiment).status in ("failed", "lost"):

@@ -22,7 +22,7 @@ from flbench.cli.options import (
     StoreOption,
 )
 from flbench.config import require_device
-from flbench.errors import UserError
+from flbench.errors import DataMissing, OtherData, UserError
 from flbench.launchers import SweepWorkers
 from flbench.sweeps import load_sweep
 
@@ -102,11 +102,14 @@ def sweep(
     needed: Literal["data", "content", "nothing"] = "content" if wanted.backend == "slurm" else "data"
     problem: UserError | None = None
     try:
-        experiments = resolve_data(given.experiments, store, data, needed)
-    except UserError as error:
+        experiments, notes = resolve_data(given.experiments, store, data, needed)
+    except (DataMissing, OtherData) as error:  # a dry run needs no data
         if not dry_run:
             raise
-        experiments, problem = resolve_data(given.experiments, store, data, "nothing"), error
+        problem = error
+        experiments, notes = resolve_data(given.experiments, store, data, "nothing")
+    for note in notes:
+        typer.echo(note, err=True)
     loaded = given.planned_as(experiments)
     if dry_run:
         print_dry_run(loaded, store, workers=wanted.count, rerun=rerun, as_json=as_json)

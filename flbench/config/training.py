@@ -325,6 +325,10 @@ class Centralized(_Training):
 
     kind: Literal["centralized"] = "centralized"
 
+    def held_out(self, samples: int) -> int:
+        """Return how many of this number of training samples are held out."""
+        return round(samples * self.val_fraction)
+
 
 #: The kinds that train on a data set.
 Training = Federated | Centralized

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from flbench.data.arrays import Data, Ints
+from flbench.data.arrays import Arrays, Data, Ints
 from flbench.data.partition import Partition
+from flbench.data.partition.base import Rows
 from flbench.errors import UserError
 from flbench.streams import stream
 
@@ -51,31 +52,28 @@ def shards_of(experiment: Federated, data: Data) -> Shards:
     )
 
 
+def client_sizes(experiment: Federated, data: Data) -> Ints:
+    """Return how many samples each client trains on, (K,), without dealing any; raises as ``split``."""
+    partition = cast(Partition, experiment.partition)
+    train_N = _groups(partition, data.train, data.classes)
+    counts_KG, _ = _counts(
+        partition, data, train_N, experiment.clients, experiment.min_size, experiment.val_fraction, experiment.seed
+    )
+    return _kept(counts_KG, experiment.val_fraction)
+
+
 def split(partition: Partition, data: Data, *, clients: int, min_size: int, val_fraction: float, seed: int) -> Shards:
     """Return the rows of each client.
 
     Raises:
         UserError: the data cannot be divided so, or a client stays below ``min_size`` training samples.
     """
-    domains = len(data.domain_names)
-    if problem := partition.misfit(data.classes, clients, domains):
-        raise UserError(f"{partition.label()} of {data.classes} classes among {clients} clients: {problem}")
-    sizes = (domains if partition.by_domain else 1, data.classes)
-    train_N, test_M = (
-        half.labels if half.domains is None or not partition.by_domain else half.domains * data.classes + half.labels
-        for half in (data.train, data.test)
-    )
-    train_G, test_G = (np.bincount(groups, minlength=sizes[0] * sizes[1]) for groups in (train_N, test_M))
-    if given := partition.rows(data, clients):
-        dealt: Sequence[Ints] = given.train
-        counts_KG = np.stack([np.bincount(train_N[rows], minlength=len(train_G)) for rows in dealt])
-        if (smallest := _smallest(counts_KG, val_fraction)) < min_size:
-            raise UserError(_too_small(partition, clients, smallest, min_size, val_fraction))
-    else:
-        counts_KG = _draw_counts(partition, train_G.reshape(sizes), clients, min_size, val_fraction, seed)
-        dealt = _deal_rows(train_N, counts_KG, seed, _TRAIN)
+    train_N, test_M = (_groups(partition, half, data.classes) for half in (data.train, data.test))
+    counts_KG, given = _counts(partition, data, train_N, clients, min_size, val_fraction, seed)
+    dealt: Sequence[Ints] = given.train if given else _deal_rows(train_N, counts_KG, seed, _TRAIN)
     tested = given.test if given else None
     if tested is None:
+        train_G, test_G = (np.bincount(groups, minlength=counts_KG.shape[1]) for groups in (train_N, test_M))
         tested = tuple(_deal_rows(test_M, matching_test_counts(counts_KG, train_G, test_G), seed, _TEST))
     train, val = [], []
     for client, rows in enumerate(dealt):
@@ -84,6 +82,32 @@ def split(partition: Partition, data: Data, *, clients: int, min_size: int, val_
         train.append(np.sort(shuffled[cut:]))
         val.append(np.sort(shuffled[:cut]))
     return Shards(tuple(train), tuple(val), tested)
+
+
+def _groups(partition: Partition, half: Arrays, classes: int) -> Ints:
+    """Return the group of each sample, (N,)."""
+    if half.domains is None or not partition.by_domain:
+        return half.labels
+    return half.domains * classes + half.labels
+
+
+def _counts(
+    partition: Partition, data: Data, train_N: Ints, clients: int, min_size: int, val_fraction: float, seed: int
+) -> tuple[Ints, Rows | None]:
+    """Return training samples per (client, group), (K, G), and the rows of each client where they are given."""
+    domains = len(data.domain_names)
+    if problem := partition.misfit(data.classes, clients, domains):
+        raise UserError(f"{partition.label()} of {data.classes} classes among {clients} clients: {problem}")
+    sizes = (domains if partition.by_domain else 1, data.classes)
+    groups = sizes[0] * sizes[1]
+    given = partition.rows(data, clients)
+    if given is None:
+        train_G = np.bincount(train_N, minlength=groups)
+        return _draw_counts(partition, train_G.reshape(sizes), clients, min_size, val_fraction, seed), None
+    counts_KG = np.stack([np.bincount(train_N[rows], minlength=groups) for rows in given.train])
+    if (smallest := int(_kept(counts_KG, val_fraction).min())) < min_size:
+        raise UserError(_too_small(partition, clients, smallest, min_size, val_fraction))
+    return counts_KG, given
 
 
 def matching_test_counts(counts_KG: Ints, train_G: Ints, test_G: Ints) -> Ints:
@@ -124,16 +148,17 @@ def _draw_counts(
         for domain, sizes_C in enumerate(sizes_DC):
             counts_KDC[domain * each : (domain + 1) * each, domain] = partition.counts(sizes_C, each, draw)
         counts_KG = counts_KDC.reshape(clients, -1)
-        smallest = _smallest(counts_KG, val_fraction)
+        smallest = int(_kept(counts_KG, val_fraction).min())
         if smallest >= min_size:
             return counts_KG
         best = max(best, smallest)
     raise UserError(_too_small(partition, clients, best, min_size, val_fraction))
 
 
-def _smallest(counts_KG: Ints, val_fraction: float) -> int:
-    sizes_K = counts_KG.sum(axis=1)
-    return int((sizes_K - _held_out(sizes_K, val_fraction)).min())
+def _kept(counts_KG: Ints, val_fraction: float) -> Ints:
+    """Return how many samples each client trains on, (K,)."""
+    sizes_K: Ints = counts_KG.sum(axis=1)
+    return sizes_K - _held_out(sizes_K, val_fraction)
 
 
 def _too_small(partition: Partition, clients: int, smallest: int, min_size: int, val_fraction: float) -> str:

@@ -1,8 +1,6 @@
-"""Which runs with partial batches can be trained as stacks, and the smallest batch that a run has."""
+"""Which runs with partial batches can be trained as stacks."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -32,12 +30,3 @@ def stacks_partial_batches(method: Method, network: nn.Module, image: tuple[int,
         for name, leaf in network.named_buffers():
             leaf.copy_(buffers[name])
     return not moved and not gradient[1:].any()
-
-
-def smallest_batch(sizes: Iterable[int], batch_size: int) -> int:
-    """Return the smallest batch of an epoch of clients with these numbers of samples, partial batches included.
-
-    >>> smallest_batch([64, 70], 32), smallest_batch([64, 96], 32)
-    (6, 32)
-    """
-    return min((size - 1) % batch_size + 1 for size in sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -15,6 +15,7 @@ from flbench.choices import Executor, UsedExecutor
 from flbench.config import Centralized, Federated, Training
 from flbench.data.arrays import Data
 from flbench.data.batches import Rows, steps_of_epochs
+from flbench.data.preflight import require_batches, require_fit
 from flbench.data.shards import shards_of
 from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.conv_tuner import ConvTuner, cuda_clock
@@ -25,7 +26,7 @@ from flbench.engine.federated import FederatedTrainer
 from flbench.engine.freed_memory import keep_freed_memory
 from flbench.engine.initial_factors import Start, set_factors
 from flbench.engine.optimizers import Adam, Sgd
-from flbench.engine.partial_batches import smallest_batch, stacks_partial_batches
+from flbench.engine.partial_batches import stacks_partial_batches
 from flbench.engine.run import TrainingSetup
 from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
@@ -34,7 +35,6 @@ from flbench.methods.base import Method
 from flbench.models.base import Model
 from flbench.models.flops import sample_flops
 from flbench.models.frozen import initial_trees
-from flbench.models.heads import Head
 from flbench.models.initial_weights import build
 from flbench.models.network import head_weight
 from flbench.models.norms import Norm
@@ -86,13 +86,8 @@ def make_trainer(
         flbench.errors.UserError: the model, the norm or the head does not fit the images, the partition cannot be
             drawn, or a partial batch is too small for the norm or the method.
     """
-    model, norm, image = cast(Model, experiment.model), cast(Norm, experiment.norm), _image(data)
-    head = cast(Head, experiment.head)
-    # Planning checks this only where the shape of the images is known.
-    if problem := model.problem(image) or model.norm_problem(norm, image, data.classes):
-        raise UserError(f"{experiment.dataset.label()}, model {model.label()}, norm {norm.label()}: {problem}")
-    if problem := model.head_problem(head, image, data.classes):
-        raise UserError(f"{experiment.dataset.label()}, model {model.label()}, head {head.label()}: {problem}")
+    require_fit(experiment, data)  # as planning does where the data are
+    image = _image(data)
     set_matmul_precision(experiment.precision)
     keep_freed_memory()
     autocast = torch.bfloat16 if experiment.precision == "bf16" else None
@@ -218,7 +213,7 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, setup: Traini
     match experiment:
         case Federated():
             shards = shards_of(experiment, data)
-            _check_partial_batches(experiment, [len(rows) for rows in shards.train])
+            require_batches(experiment, map(len, shards.train))
             return FederatedTrainer(
                 setup,
                 method=cast(Method, experiment.method),
@@ -229,7 +224,7 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, setup: Traini
             )
         case Centralized():
             order = stream(experiment.seed, "held out").permutation(len(data.train.labels))
-            held_out = round(len(order) * experiment.val_fraction)
+            held_out = experiment.held_out(len(order))
             rows = order[held_out:]
             return CentralizedTrainer(
                 setup,
@@ -249,18 +244,6 @@ def _steps(experiment: Training, rows: Rows) -> int:
     return steps_of_epochs(
         len(rows), epochs=epochs, batch_size=experiment.batch_size, drop_last=_drops_last(experiment)
     )
-
-
-def _check_partial_batches(experiment: Federated, sizes: Sequence[int]) -> None:
-    if experiment.drop_last:
-        return
-    found = smallest_batch(sizes, experiment.batch_size)
-    for component in (experiment.norm, experiment.method):
-        if found < (needed := component.smallest_batch):  # type: ignore[attr-defined]
-            raise UserError(
-                f"drop_last: {component.label()} needs at least {needed} samples in a batch, and the last batch of a "
-                f"client has {found}; use drop_last: true or another batch_size than {experiment.batch_size}"
-            )
 
 
 def set_matmul_precision(precision: str) -> None:

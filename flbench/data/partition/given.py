@@ -14,7 +14,7 @@ from pydantic import Field
 from flbench.config.base import digest
 from flbench.data.arrays import Arrays, Data, Ints
 from flbench.data.partition.base import Partition, Rows
-from flbench.errors import UserError
+from flbench.errors import DataMissing, UserError
 from flbench.registry import PARTITIONS
 from flbench.regular import read_text
 
@@ -104,6 +104,8 @@ def _lists_at(path: str) -> tuple[dict[str, list[list[int]]], str]:
     try:
         stat = place.stat()
         return _read(str(place.absolute()), stat.st_size, stat.st_mtime_ns)
+    except FileNotFoundError as error:
+        raise DataMissing(f"cannot read the partition {place}: {error.strerror}") from error
     except (OSError, ValueError, RecursionError) as error:
         detail = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UserError(f"cannot read the partition {place}: {detail}") from error
@@ -127,6 +129,8 @@ def _checked(name: str, clients: Any) -> list[list[int]]:
         raise ValueError(f"{name} must be a list with a list of rows for each client")
     seen: set[int] = set()
     for number, rows in enumerate(clients):
+        if name == "train" and not rows:
+            raise ValueError(f"train, client {number}: it has no row; expected at least one")
         for row in rows:
             if type(row) is not int or not 0 <= row < 2**63:
                 raise ValueError(f"{name}, client {number}: expected a row number from 0, got {row!r:.40}")
