@@ -48,12 +48,20 @@ class InvalidComponent(ValueError):
         self.path = path
 
 
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, which another package's ``__str__`` may fail to make."""
+    try:
+        return str(error)
+    except Exception as second:
+        return f"its text cannot be made ({type(second).__name__})"
+
+
 def out_of_memory(error: BaseException) -> Literal["oom", "cuda_oom"] | None:
     """Return which memory ran out, the machine's or a GPU's; None for any other error.
 
     The causes of an error count too: recording a CUDA graph that runs out of memory ends with a second error.
     """
-    text = str(error)
+    text = text_of(error)
     if type(error).__name__ == "OutOfMemoryError" or any(known in text for known in _GPU_MEMORY):
         return "cuda_oom"
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM or _HOST_MEMORY in text:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from flbench.errors import text_of
+
 _EXPECTED: Mapping[str, str] = {
     "greater_than": "a value greater than {gt}",
     "greater_than_equal": "a value of at least {ge}",
@@ -147,7 +149,7 @@ def reason(error: BaseException) -> str:
     >>> reason(KeyError("conv1")), reason(ValueError())
     ("KeyError: 'conv1'", 'ValueError')
     """
-    text = str(error).partition("\n")[0]
+    text = text_of(error).partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

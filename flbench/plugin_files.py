@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from flbench.errors import InvalidComponent, UserError
+from flbench.errors import InvalidComponent, UserError, text_of
 from flbench.messages import line_in, reason
 
-#: Absolute paths of plug-in files, separated as in $PATH.
+#: Paths of plug-in files, separated as in $PATH.
 VARIABLE = "FLBENCH_PLUGINS"
 
 #: How the names of their modules begin.
@@ -24,7 +24,8 @@ def add_plugins(paths: list[Path]) -> None:
     for path in paths:
         if not path.is_file():
             raise UserError(f"--plugin {path}: expected a Python file, there is none")
-    known = [path for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
+    # A worker may start in another folder.
+    known = [str(Path(path).resolve()) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*known, *(str(path.resolve()) for path in paths)]))
 
 
@@ -38,14 +39,14 @@ def load_plugins() -> Iterator[str]:
         UserError: a file is missing or raises an error; the message names the file and the line.
     """
     for text in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
-        path = Path(text)
+        path = Path(text).resolve()
         if not path.is_file():
             raise UserError(f"${VARIABLE}: {path}: no such file")
         name = PREFIX + re.sub(r"\W", "_", path.stem)
         loaded = sys.modules.get(name)
         if loaded is None:
             _import(name, path)
-        elif loaded.__file__ != text:
+        elif loaded.__file__ != str(path):
             raise UserError(f"{path}: {loaded.__file__} has the same name; rename one of them")
         yield name
 
@@ -57,8 +58,8 @@ def _import(name: str, path: Path) -> None:
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit, GeneratorExit) as error:  # a SystemExit would end every command as a success
         del sys.modules[name]
         line = error.lineno if isinstance(error, SyntaxError) else line_in(str(path), error)
-        what = str(error) if isinstance(error, InvalidComponent) else reason(error)
+        what = text_of(error) if isinstance(error, InvalidComponent) else reason(error)
         raise UserError(f"{path}{f':{line}' if line else ''}: {what}") from error

@@ -33,7 +33,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pydantic
 
-from flbench.errors import InvalidComponent
+from flbench.errors import InvalidComponent, text_of
 from flbench.messages import explain, format_scalar, hook_at, reason, unknown
 from flbench.plugin_files import load_plugins
 
@@ -165,9 +165,9 @@ class Registry(Generic[C]):
                 point.load()
                 package = point.module.partition(".")[0]
                 self._sources[package] = _source_hash(package)
-            except Exception as error:  # which must not prevent the others from loading
+            except (Exception, SystemExit, GeneratorExit) as error:  # which must not prevent the others from loading
                 package = f"the package {point.dist.name!r}" if point.dist else "a package"
-                reason = " ".join(str(error).split()) or type(error).__name__
+                reason = " ".join(text_of(error).split()) or type(error).__name__
                 offer = f"{package} offers the {self.kind} {point.name!r} ({point.value})"
                 self._broken[point.name] = f"{offer}, which cannot be loaded: {reason}"
                 _log.warning("%s; update or uninstall it", self._broken[point.name])
@@ -377,7 +377,7 @@ def plugin_mistake(error: Exception) -> str | None:
         if registry is None:
             continue
         if frame.f_globals["__name__"].partition(".")[0] != _package(cls):
-            wrong_call = re.match(rf"{re.escape(cls.__qualname__)}\.(\w+)\(\) ", str(error))
+            wrong_call = re.match(rf"{re.escape(cls.__qualname__)}\.(\w+)\(\) ", text_of(error))
             hook = wrong_call[1] if isinstance(error, TypeError) and wrong_call else ""
         if hasattr(cls, hook):
             return f"{hook_at(cls, hook, registry.kind, error)} raised {reason(error)}"

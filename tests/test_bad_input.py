@@ -336,6 +336,10 @@ CASES = [
     case("a seed twice", "seeds: [0, 1, 0]", "seeds: expected different seeds, got 0"),
     case("a seed that is no number", "seeds: [a]", "seeds: ", "got 'a'"),
     case("a number of seeds", "seeds: 3", "seeds: expected a list of seeds"),
+    case("a mapping as a kind", "base: {kind: {a: 1}}", "base.kind: unknown kind"),
+    case("a mapping as an excluded kind", "exclude: [{kind: {a: 1}}]", "exclude[0].kind: unknown kind"),
+    case("a list as a kind of a rule", "overrides: [{if: {kind: [a]}, set: {lr: 1}}]", "if.kind: unknown kind"),
+    option("--only of a mapping as a kind", ("--only", "kind={a: 1}"), "--only kind={a: 1}: kind: unknown kind"),
     # Other keys.
     case("no cores", "resources: {cpus: 0}", "resources.cpus: ", "at least 1, got 0"),
     case("much memory", "resources: {mem: lots}", "resources.mem: ", "like 512M or 2G, got 'lots'"),

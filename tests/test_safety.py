@@ -13,6 +13,7 @@ import pickle
 import stat
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ import pytest
 from typer.testing import CliRunner
 
 import flbench
-from flbench.cli import app
+from flbench.cli import app, main
 from flbench.errors import UserError
+from flbench.report.literal import visible
 from flbench.store import Entry, Lease, Store, encode_plan, strict_json
 from flbench.store.secrets import redact
 from tests.faults.stub import experiments
@@ -191,6 +193,33 @@ def test_a_file_that_unpacks_to_far_more_than_its_size_takes_no_memory(marker: P
             ended, message = hostile[f"{write.__name__}.parquet {command}"]
             assert ended == code, (command, message)
             assert says in message, command
+
+
+def is_seen(character: str) -> bool:
+    return unicodedata.category(character) not in {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
+
+
+def test_no_character_without_a_sign_passes() -> None:
+    """All of Unicode's control, format, private and surrogate characters are written out, and no letter is."""
+    everything = [chr(code) for code in range(sys.maxunicode + 1)]
+    passed = {one for one in everything if visible(one) == one}
+    assert {one for one in passed if not is_seen(one)} == {"\t", "\n"}
+    assert not passed & {"\u061c", "\u180e", "\u00ad", "\U000e0041", "\u034f", "\u3164", "\ufe0f"}
+    assert set("aé漢字\U0001f4a9 ±²") <= passed
+    assert visible("a\u061cb\x1b[2J\U000e0041") == r"a\u061cb\x1b[2J\U000e0041"
+
+
+def test_a_contribution_named_with_controls_does_nothing_to_the_terminal(
+    marker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "contributed/a\x1b[2Jb"
+    folder.mkdir(parents=True)
+    for path in (folder, tmp_path / "a\x1b[2J.parquet"):
+        monkeypatch.setattr("sys.argv", ["flbench", "verify", "--results", str(path)])
+        with pytest.raises(SystemExit):
+            main()
+        said = "".join(capsys.readouterr())
+        assert "\x1b" not in said and r"a\x1b[2J" in said
 
 
 def outside(tmp_path: Path) -> Path:

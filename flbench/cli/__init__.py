@@ -58,6 +58,8 @@ def main() -> None:
             with plugin_mistakes():
                 app()
     except UserError as error:
+        from flbench.report.literal import visible  # slow, and after an error only
+
         with guarded_output():
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {visible(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)

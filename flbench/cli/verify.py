@@ -91,7 +91,7 @@ def _verify_exported(paths: list[Path], count: int, data: Path | None, *, as_jso
     if not as_json:
         _print_problems(found.problems)
         noted = f"{len(found.problems)} problems" if found.problems else "all sound"
-        typer.echo(f"{len(found.runs)} runs in {', '.join(map(str, paths))}: {noted}")
+        typer.echo(visible(f"{len(found.runs)} runs in {', '.join(map(str, paths))}: {noted}"))
     verdicts = _shown(recompute_exported(found.runs, count, data), quiet=as_json) if count else []
     if as_json:
         print_json(

@@ -31,6 +31,10 @@ class Kinds(Mapping[str, type[Experiment]]):
             self._loaded = True
         return self._models
 
+    def __contains__(self, name: object) -> bool:
+        """Return whether this names a kind; a file may have anything in its place, also what has no hash."""
+        return isinstance(name, str) and name in self._all()
+
     def __getitem__(self, name: str) -> type[Experiment]:
         return self._all()[name]
 

@@ -7,12 +7,13 @@ become no links, tags, control sequences or formulas.
 from __future__ import annotations
 
 import re
+import unicodedata
 
-_WRITTEN_OUT = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
-#: Marks that are invisible or change the direction of text.
-_WRITTEN_OUT |= {
-    code: f"\\u{code:04x}" for code in (*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x206A), 0xFEFF)
-}
+#: Categories of Unicode without a sign of their own: control, format, private use, surrogate, and ends of lines.
+_UNSEEN = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
+
+#: Characters of other categories that are not shown either (Default_Ignorable_Code_Point).
+_IGNORED = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]")
 
 #: Characters that start a tag, an entity, code, emphasis, mathematics or a link in Markdown.
 _MARKUP = re.compile(r"[&<>`*$\\]|(?<=\])\(|(?<!\w)_|_(?!\w)|~(?=\S)|(?<=\S)~")
@@ -27,8 +28,18 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def visible(text: str) -> str:
-    """Return the text with control characters written out, other than tabs and ends of lines."""
-    return text.translate(_WRITTEN_OUT)
+    """Return the text with characters written out that show nothing or change others, other than tabs and newlines."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    is_unseen = unicodedata.category(character) in _UNSEEN or _IGNORED.match(character)
+    if character in "\t\n" or not is_unseen:
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def line(text: str) -> str:

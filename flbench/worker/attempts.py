@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
-from flbench.errors import UserError, out_of_memory
+from flbench.errors import UserError, out_of_memory, text_of
 from flbench.execution_types import Outcome
 from flbench.registry import plugin_place
 from flbench.store import CANCELLED, Attempt, CancelMark, StopCheck
@@ -100,7 +100,7 @@ def kind_of(error: BaseException) -> Literal["error", "oom", "cuda_oom", "disk_f
     """Return the kind of failure of an exception."""
     if memory := out_of_memory(error):
         return memory
-    if (isinstance(error, OSError) and error.errno in DISK_FULL) or os.strerror(errno.ENOSPC) in str(error):
+    if (isinstance(error, OSError) and error.errno in DISK_FULL) or os.strerror(errno.ENOSPC) in text_of(error):
         return "disk_full"
     return "error"
 

@@ -280,6 +280,34 @@ def test_a_file_that_the_variable_names_and_that_is_missing(tmp_path: Path, monk
     assert (done.returncode, done.stderr) == (2, "error: $FLBENCH_PLUGINS: /none.py: no such file\n")
 
 
+def test_a_file_that_the_variable_names_by_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable and the option may name the same file, each in its own way."""
+    (tmp_path / "dyt.py").write_text("x = 1\n")
+    monkeypatch.setenv("FLBENCH_PLUGINS", "dyt.py")
+    for options in ((), ("--plugin", "./dyt.py"), ("--plugin", str(tmp_path / "dyt.py"))):
+        done = flbench(tmp_path / "site", *options, "show", "norms")
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import sys; sys.exit(0)", "SystemExit: 0"),
+        ("raise SystemExit", "SystemExit"),
+        ("raise GeneratorExit", "GeneratorExit"),
+        (
+            "class Odd(Exception):\n    def __str__(self):\n        raise ValueError\nraise Odd",
+            "Odd: its text cannot be made (ValueError)",
+        ),
+    ],
+)
+def test_a_file_that_ends_the_process_or_hides_its_error(tmp_path: Path, code: str, says: str) -> None:
+    (tmp_path / "odd.py").write_text(f"{code}\n")
+    done = flbench(tmp_path / "site", "--plugin", "odd.py", "show", "norms")
+    assert done.returncode == 2, done
+    assert says in done.stderr and "odd.py" in done.stderr and done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("registry", [*REGISTRIES, TRACKERS], ids=lambda registry: registry.kind)
 def test_a_component_must_derive_from_the_base_of_its_kind(registry: Registry[Any]) -> None:
     @dataclass(frozen=True)
