@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,18 +12,26 @@ import typer
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
 from flbench.cli.completion import targets
+from flbench.cli.numbers import counted
 from flbench.cli.options import MOST_RUNS, DataOption, JsonOption, ResultsOption, StoreOption
 from flbench.cli.recompute import Recomputed
 from flbench.cli.recompute import recompute as compute_again
 from flbench.cli.review import recompute_exported, review
 from flbench.cli.targets import find_targets
 from flbench.errors import UserError
+from flbench.plugin_files import VARIABLE
 from flbench.report.literal import visible
 from flbench.store import Store
 from flbench.store.verify import Audit, Problem
 
 #: Problems printed at most; further ones are counted.
 MOST_PROBLEMS = 50
+
+#: Exit codes: something is wrong; nothing is, but some runs cannot be checked before their plug-in is named.
+_WRONG, _UNCHECKED = 1, 2
+
+#: Ids of runs by the component that is not known here.
+Unknown = Mapping[str, Set[str]]
 
 
 def verify(
@@ -58,7 +66,11 @@ def verify(
     superseded), the numbers of runs without a result, and whether a whole result or attempt was removed.
 
     With --recompute, runs that this machine can reproduce (same device, executor and torch) are executed again in a
-    temporary folder and compared bit by bit, except for times. Exit code 1 if something is wrong.
+    temporary folder and compared bit by bit, except for times.
+
+    Exit code: 0 if all is sound, 1 if something is wrong, 2 if nothing is wrong but some runs name a component that is
+    not known here, as one of a plug-in that is not loaded. Then it is not known whether their ids are those of their
+    experiments.
 
     With --results, exported files and contributions (folders of results/contributed) are checked: their layout and
     checksums, the versions of their components, the contributor's name, and that no other file has the same runs.
@@ -82,37 +94,42 @@ def verify(
     sound = [run_id for run_id in run_ids if audit.is_sound(run_id)]
     verdicts = _shown(compute_again(audit.store, sound, recompute, data), quiet=as_json) if recompute else []
     if as_json:
-        print_json(_summary({"store": str(root), "runs": audit.runs, "files": audit.files}, audit.problems, verdicts))
-    _end(audit.problems, verdicts)
+        checked = {"store": str(root), "runs": audit.runs, "files": audit.files}
+        print_json(_summary(checked, audit.problems, audit.unknown, verdicts))
+    _end(audit.problems, audit.unknown, verdicts)
 
 
 def _verify_exported(paths: list[Path], count: int, data: Path | None, *, as_json: bool) -> None:
     found = review(paths)
     if not as_json:
-        _print_problems(found.problems)
-        noted = f"{len(found.problems)} problems" if found.problems else "all sound"
+        _print_problems(found.problems, found.unknown)
+        noted = _found(found.problems, found.unknown)
         typer.echo(visible(f"{len(found.runs)} runs in {', '.join(map(str, paths))}: {noted}"))
     verdicts = _shown(recompute_exported(found.runs, count, data), quiet=as_json) if count else []
     if as_json:
-        print_json(
-            _summary({"results": [str(path) for path in paths], "runs": len(found.runs)}, found.problems, verdicts)
-        )
-    _end(found.problems, verdicts)
+        checked = {"results": [str(path) for path in paths], "runs": len(found.runs)}
+        print_json(_summary(checked, found.problems, found.unknown, verdicts))
+    _end(found.problems, found.unknown, verdicts)
 
 
-def _summary(checked: dict[str, Any], problems: Sequence[Problem], verdicts: Sequence[Recomputed]) -> dict[str, Any]:
+def _summary(
+    checked: dict[str, Any], problems: Sequence[Problem], unknown: Unknown, verdicts: Sequence[Recomputed]
+) -> dict[str, Any]:
     """Return what ``--json`` prints."""
     return {
         "schema": 1,
         **checked,
         "problems": [{"path": str(one.path), "what": one.what} for one in problems],
+        "unknown": {component: sorted(run_ids) for component, run_ids in sorted(unknown.items())},
         "recomputed": [dataclasses.asdict(verdict) for verdict in verdicts],
     }
 
 
-def _end(problems: Sequence[Problem], verdicts: Sequence[Recomputed]) -> None:
+def _end(problems: Sequence[Problem], unknown: Unknown, verdicts: Sequence[Recomputed]) -> None:
     if problems or any(verdict.verdict == "different" for verdict in verdicts):
-        raise typer.Exit(1)
+        raise typer.Exit(_WRONG)
+    if unknown:
+        raise typer.Exit(_UNCHECKED)
 
 
 def _store_and_targets(store: Path, names: list[str]) -> tuple[Path, list[str]]:
@@ -141,18 +158,27 @@ def _audit(store: Store, names: list[str]) -> tuple[Audit, list[str]]:
 
 
 def _print(audit: Audit) -> None:
-    _print_problems(audit.problems)
+    _print_problems(audit.problems, audit.unknown)
     aside = sum(1 for _ in audit.store.quarantine.glob("*"))
     noted = f"; {aside} files were found damaged before, and are in {audit.store.quarantine}" if aside else ""
-    found = f"{len(audit.problems)} problems" if audit.problems else "all sound"
-    typer.echo(f"{audit.runs} runs, {audit.files} files: {found}{noted}")
+    typer.echo(f"{audit.runs} runs, {audit.files} files: {_found(audit.problems, audit.unknown)}{noted}")
 
 
-def _print_problems(problems: Sequence[Problem]) -> None:
+def _found(problems: Sequence[Problem], unknown: Unknown) -> str:
+    if problems:
+        return counted(len(problems), "problem")
+    return "no damage found" if unknown else "all sound"
+
+
+def _print_problems(problems: Sequence[Problem], unknown: Unknown) -> None:
     for problem in problems[:MOST_PROBLEMS]:
         typer.echo(visible(f"{problem.path}: {problem.what}"))
     if len(problems) > MOST_PROBLEMS:
         typer.echo(f"and {len(problems) - MOST_PROBLEMS} more; --json lists all")
+    for component, run_ids in sorted(unknown.items()):
+        whose = f"{counted(len(run_ids), 'run')} not checked: {'its' if len(run_ids) == 1 else 'their'}"
+        cure = f"name the file that has it with --plugin or in ${VARIABLE}"
+        typer.echo(visible(f"{whose} {component} is not known here; {cure}"))
 
 
 def _shown(verdicts: Iterable[Recomputed], *, quiet: bool) -> list[Recomputed]:

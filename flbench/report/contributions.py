@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -130,10 +131,11 @@ def contributions_in(path: Path) -> list[Path]:
 
 @dataclasses.dataclass
 class Review:
-    """The runs that could be read, and what is wrong with their files."""
+    """The runs that could be checked, what is wrong with their files, and the other runs by their unknown component."""
 
     runs: list[Exported] = dataclasses.field(default_factory=list)
     problems: list[Problem] = dataclasses.field(default_factory=list)
+    unknown: defaultdict[str, set[str]] = dataclasses.field(default_factory=lambda: defaultdict(set))
 
     def exported_file(self, path: Path) -> list[Exported]:
         """Check a file of exported runs; return the runs, none where it cannot be read."""
@@ -142,9 +144,13 @@ class Review:
         except UserError as error:
             self._report(path, str(error).removeprefix(f"{path}: "))
             return []
-        sound = [one for one in found if one.experiment is not None and one.experiment.run_id == one.run_id]
-        if len(sound) < len(found):
-            strange = next(one.run_id for one in found if one not in sound)
+        known = [one for one in found if not one.stored.unknown]
+        for one in found:
+            if component := one.stored.unknown:
+                self.unknown[component].add(one.run_id)
+        sound = [one for one in known if one.experiment is not None and one.experiment.run_id == one.run_id]
+        if len(sound) < len(known):
+            strange = next(one.run_id for one in known if one not in sound)
             self._report(path, f"run {strange}: its id is not the hash of its experiment in this version of flbench")
         self.runs += sound
         return found

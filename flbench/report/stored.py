@@ -24,6 +24,7 @@ class StoredRun:
     run_id: str
     experiment: Experiment | None
     problem: str = ""  # why it cannot be read, and the cure
+    unknown: str = ""  # the component that is not known here, if that is why
 
     @classmethod
     def read(cls, run_id: str, read: Callable[[], Experiment]) -> StoredRun:
@@ -31,14 +32,14 @@ class StoredRun:
         try:
             return cls(run_id, read())
         except (OSError, UserError) as error:
-            return cls(run_id, None, _problem(error))
+            unknown = error.unknown if isinstance(error, InvalidExperiment) else ""
+            return cls(run_id, None, _problem(unknown), unknown)
 
 
-def _problem(error: Exception) -> str:
+def _problem(unknown: str) -> str:
     """Return why a stored experiment cannot be read; details of a file are left to ``flbench verify``."""
-    if isinstance(error, InvalidExperiment) and error.unknown:
-        cure = f"if a plug-in has it, name its file with --plugin or in ${VARIABLE}"
-        return f"with the unknown {error.unknown}; {cure}"
+    if unknown:
+        return f"with the unknown {unknown}; if a plug-in has it, name its file with --plugin or in ${VARIABLE}"
     return "whose experiment this version of flbench cannot read; flbench verify says why"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from flbench.config import EvaluatedRounds, parse_experiment
+from flbench.config import EvaluatedRounds, InvalidExperiment, parse_experiment
 from flbench.errors import StoreUnusable, UserError
 from flbench.regular import read_regular
 from flbench.store import files, strict_json
@@ -34,10 +35,15 @@ class Problem:
 
 @dataclass
 class Audit:
-    """Checks a store, or parts of it, and collects problems."""
+    """Checks a store, or parts of it, and collects problems.
+
+    ``unknown`` has, by the component that is not known here (``norm 'lm'``), the ids of the runs that name it: whether
+    these ids are the hashes of their experiments cannot be checked.
+    """
 
     store: Store
     problems: list[Problem] = field(default_factory=list)
+    unknown: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     runs: int = 0
     files: int = 0
 
@@ -92,9 +98,11 @@ class Audit:
             self._report(path, str(error))
 
     def is_sound(self, run_id: str) -> bool:
-        """Return whether the files of a run have no problem."""
+        """Return whether the files of a run have no problem, and all of them could be checked."""
         path = self.store.run(run_id).path
-        return not any(problem.path.is_relative_to(path) for problem in self.problems)
+        return not any(run_id in runs for runs in self.unknown.values()) and not any(
+            problem.path.is_relative_to(path) for problem in self.problems
+        )
 
     def _experiment(self, path: Path, run_id: str, *, begun: bool) -> None:
         if not path.exists():
@@ -114,6 +122,9 @@ class Audit:
         try:
             experiment = parse_experiment(raw)
         except (UserError, TypeError) as error:
+            if isinstance(error, InvalidExperiment) and error.unknown:  # of a plug-in that is not loaded: no damage
+                self.unknown[error.unknown].add(run_id)
+                return
             self._report(path, f"the experiment of run {run_id} cannot be read: {error}")
             return
         if (experiment.run_id, experiment.cell_id) != (run_id, cell_id):

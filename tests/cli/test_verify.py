@@ -95,7 +95,7 @@ DAMAGES: list[tuple[int, str, Callable[[Path], object], str]] = [
     (0, "experiment.json", Path.unlink, "it is missing"),
     (0, "experiment.json", lambda path: rewrite(path, lambda raw: raw.update(lr=0.5)), "changed by hand"),
     (0, "experiment.json", lambda path: rewrite(path, lambda raw: raw.update(schema=99)), "its schema 99 is unknown"),
-    (0, "experiment.json", lambda path: rewrite(path, lambda raw: raw.update(norm="gone")), "unknown norm 'gone'"),
+    (0, "experiment.json", lambda path: rewrite(path, lambda raw: raw.update(lr="fast")), "cannot be read: lr"),
     (0, "experiment.json", lambda path: path.write_text("[]"), "expected an object"),
     (0, "experiment.json", lambda path: path.write_text("[" * 100_000), "cannot be read as JSON"),
     (0, "results/*.json", cut, "cannot be read as JSON"),
@@ -138,6 +138,27 @@ def test_damage_is_named(store: Store, seed: int, name: str, damage: Callable[[P
     assert any(Path(problem["path"]).is_relative_to(store.root / "runs") for problem in problems)
     assert listing(store) == before  # what is damaged stays where it is
     assert verify("toy").exit_code == 1
+
+
+def test_runs_of_a_plug_in_that_is_not_loaded_are_not_damage(store: Store) -> None:
+    """Neither are they sound: exit code 2. Other damage is found all the same, with exit code 1."""
+    experiment = path_of(store, 0, "experiment.json")
+    rewrite(experiment, lambda raw: raw.update(norm="gone"))
+    plan = store.root / "sweeps/toy/abc/plan.jsonl"
+    plan.write_bytes(plan.read_bytes().replace(b'"name":"none"', b'"name":"gone"', 1))
+    assert b"gone" in plan.read_bytes()
+    run_id = experiment.parent.name
+    cure = "is not known here; name the file that has it with --plugin or in $FLBENCH_PLUGINS"
+    result = verify()
+    assert result.exit_code == 2
+    assert result.stdout == f"1 run not checked: its norm 'gone' {cure}\n3 runs, 13 files: no damage found\n"
+    found = json.loads(verify("--json").stdout)
+    assert found["problems"] == [] and found["unknown"] == {"norm 'gone'": [run_id]}
+    assert "there is no finished run to execute again" in verify("--recompute", "1").stdout
+    cut(path_of(store, 1, "attempts/*/exit.json"))
+    result = verify()
+    assert result.exit_code == 1
+    assert f"1 run not checked: its norm 'gone' {cure}\n3 runs, 13 files: 1 problem\n" in result.stdout
 
 
 def test_ends_of_workers_are_checked(store: Store) -> None:
