@@ -21,6 +21,7 @@ from flbench.data.datasets import Dataset, load, load_named
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.model_access import ModelAccess
 from flbench.engine.setup import make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
+from flbench.engine.stack_bits import same_bits_together
 from flbench.engine.trainer import RoundReport
 from flbench.errors import UserError
 from flbench.execution_types import Ended, Outcome, Settings
@@ -119,9 +120,9 @@ class Runner:
                         running.append(execution)
                     else:
                         ended(attempt, outcome)
-            groups: list[Sequence[_Execution]] = [running] if running else []
+            groups = _together(running)
             while groups:
-                groups = [rest for some in groups for rest in self._one_round(some, should_stop, ended)]
+                groups = [*self._one_round(groups[0], should_stop, ended), *groups[1:]]
 
     def _one_round(
         self, running: Sequence[_Execution], should_stop: Callable[[], bool], ended: Ended
@@ -153,6 +154,14 @@ def _method_of(experiment: Experiment) -> str:
     """The name of a run's method; empty without one."""
     method: Component | None = getattr(experiment, "method", None)
     return "" if method is None else method.name
+
+
+def _together(running: Sequence[_Execution]) -> list[Sequence[_Execution]]:
+    """The runs in the groups that train as one stack, each with the bits that it has alone."""
+    if len(running) < 2:
+        return [running] if running else []
+    trainers = cast(Sequence[FederatedTrainer], [execution.subject for execution in running])
+    return [[running[position] for position in group] for group in same_bits_together(trainers)]
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -188,6 +189,11 @@ class StackedExecutor:
                 continue
             yield chunk, result
             first = chunk.stop
+
+    def first_step(self, job: ChunkJob) -> None:
+        """Train one step of a chunk, and drop the result."""
+        self._network.train()
+        local_train(self._passes, vmap, job.task, job.init, islice(job.batches.steps(), 1))
 
     def tune(self, kind: Hashable, trial: Trial) -> None:
         """Choose how the stacks of rounds of this kind convolve, if there is a tuner."""

@@ -34,6 +34,8 @@ class FedDecorr(Method):
     """
 
     smallest_batch: ClassVar[int] = 2
+    #: As a tensor of float32 it would be rounded before it is divided, as a Python number it is rounded after that.
+    static: ClassVar[frozenset[str]] = frozenset({"coefficient"})
     equation: ClassVar[str] = "local loss: CE(z, y) + coefficient/d^2 ||K||_F^2, K the correlations of the features"
     source: ClassVar[str] = "@shi2023feddecorr"
 
