@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
 import re
 import time
 from html.parser import HTMLParser
@@ -10,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from flbench.report.blocks import Entry, Fold, Grid, Heading, Paragraph, Updated
+from flbench.report.blocks import Charts, Entry, Figure, Fold, Grid, Heading, Paragraph, Updated
 from flbench.report.board import Leaderboard
+from flbench.report.output import write_text
 from flbench.report.runs import StoreSource, collect
 from flbench.report.write.html import to_html
 from tests.browser import Browser, needs_browser
@@ -79,6 +82,51 @@ def test_the_page_is_complete_and_loads_nothing(page: str) -> None:
     assert all(address.startswith(("#", "data:image/png;base64,")) for address in checker.addresses)
     assert {address[1:] for address in checker.addresses if address.startswith("#")} <= set(checker.ids)
     assert "url(" not in page.replace("url(#", "") and "@import" not in page
+
+
+def test_the_page_allows_its_own_script_and_style_alone(page: str, tmp_path: Path) -> None:
+    status = to_html([Heading(1, "t"), Updated(time.time(), 5.0), Charts({"groups": []})], "t")
+    for name, text in {"report": page, "status": status}.items():
+        path = tmp_path / f"{name}.html"
+        write_text(path, text)
+        written = path.read_bytes()
+        (policy,) = re.findall(rb'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', written)
+        # Elements with an attribute, such as the data of charts, are neither executed nor applied.
+        own = {tag: re.findall(b"<%s>(.*?)</%s>" % (tag, tag), written, re.DOTALL) for tag in (b"script", b"style")}
+        hashes = {
+            tag.decode(): [base64.b64encode(hashlib.sha256(part).digest()).decode() for part in parts]
+            for tag, parts in own.items()
+        }
+        assert policy.decode() == (
+            f"default-src 'none'; img-src data:; script-src 'sha256-{hashes['script'][0]}'; "
+            f"style-src 'sha256-{hashes['style'][0]}'; base-uri 'none'; form-action 'none'"
+        )
+        assert [len(parts) for parts in hashes.values()] == [1, 1]
+        assert b"http-equiv" not in written[written.index(b"<style>") :]
+        assert not re.search(rb"<[^<>]* style=", written), "the policy forbids style attributes"
+        assert written.index(b"http-equiv") < written.index(b"<title>")
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_browser_executes_nothing_that_enters_a_page(tmp_path: Path) -> None:
+    strange = "<script>window.entered = 1</script><p id=x style='color: red' onclick='window.entered = 2'>x</p>"
+    path = tmp_path / "page.html"
+    write_text(path, to_html([Heading(1, "t"), Paragraph("here")], "t").replace("<p>here</p>", strange))
+    with Browser(path, tmp_path / "profile", width=1200) as browser:
+        assert browser.value("document.getElementById('x').click()") is None
+        assert browser.value("[window.entered ?? 0, document.getElementById('x').style.color]") == [0, ""]
+        assert browser.complaints and all("Content Security Policy" in one for one in browser.complaints)
+
+
+def test_figures_keep_the_styles_of_their_elements(page: str, tmp_path: Path) -> None:
+    """Rules of classes count like style attributes: more than the rule for all elements of a figure."""
+    svg = tmp_path / "figure.svg"
+    drawn = '<g style="fill: #fff; stroke-linejoin: miter"><path style="fill: #fff; stroke-linejoin: miter"/></g>'
+    svg.write_text(f'<?xml version="1.0"?><svg><defs><style type="text/css">*{{a: b}}</style></defs>{drawn}</svg>')
+    text = to_html([Figure("c", svg), Figure("c", svg)], "t")
+    assert text.count("figure *{a: b}\n.drawn0 { fill: #fff; stroke-linejoin: miter }\n</style>") == 1
+    assert text.count('<defs></defs><g class="drawn0"><path class="drawn0"/></g></svg>') == 2
 
 
 def test_the_page_has_the_text_of_the_leaderboard(page: str) -> None:

@@ -14,8 +14,10 @@
   function element(space, tag, attributes, children) {
     const made = document.createElementNS(space, tag);
     for (const [name, value] of Object.entries(attributes)) {
+      if (value === null) continue;
       if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-      else if (value !== null) made.setAttribute(name, value);
+      else if (name === "style") made.style.cssText = value; // the page's policy forbids the attribute
+      else made.setAttribute(name, value);
     }
     made.append(...children);
     return made;

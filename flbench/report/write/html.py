@@ -1,7 +1,14 @@
-"""A document as one self-contained page: sortable tables, the runs behind a cell, figures; nothing is fetched."""
+"""A document as one self-contained page: sortable tables, the runs behind a cell, figures; nothing is fetched.
+
+The page names the hashes of its own script and style sheet in a Content-Security-Policy: a browser executes no other
+script and loads nothing, whatever the names and messages in a report hold. The policy forbids ``style`` attributes:
+those of figures become rules of the style sheet.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import time
@@ -40,16 +47,15 @@ _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="generator" content="flbench report: {title}">
 <title>{title}</title>
-<style>
-{style}</style>
+<style>{style}</style>
 </head>
 <body>
 {body}
-<script>
-{script}</script>
+<script>{script}</script>
 </body>
 </html>
 """
@@ -63,16 +69,32 @@ def to_html(blocks: Sequence[Block], title: str) -> str:
         "".join((_PARTS / name).read_text(encoding="utf-8") for name in names if name.endswith(ending))
         for ending in (".css", ".js")
     )
-    body = "\n".join(_Page().write(blocks))
-    return _PAGE.format(title=escape(title), style=style, script=script, body=body)
+    page = _Page()
+    body = "\n".join(page.write(blocks))
+    style += page.style()
+    return _PAGE.format(title=escape(title), policy=_policy(script, style), style=style, script=script, body=body)
+
+
+def _policy(script: str, style: str) -> str:
+    """Return the Content-Security-Policy that allows one script, one style sheet and the images inside figures."""
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
+    sources = "script-src 'sha256-{}'; style-src 'sha256-{}'".format(*hashes)
+    return f"default-src 'none'; img-src data:; {sources}; base-uri 'none'; form-action 'none'"
 
 
 class _Page:
-    """Writes blocks; counts anchors and figures, whose ids must be unique."""
+    """Writes blocks; counts anchors and figures, whose ids must be unique, and collects the styles of figures."""
 
     def __init__(self) -> None:
         self._anchors: Counter[str] = Counter()
         self._figures = 0
+        self._sheets: dict[str, None] = {}  # in order, each once
+        self._classes: dict[str, str] = {}  # by the style that a figure gives to its elements
+
+    def style(self) -> str:
+        """Return the style sheet of the figures that were written."""
+        rules = (f".{name} {{ {style} }}" for style, name in self._classes.items())
+        return "".join(f"{rule}\n" for rule in (*self._sheets, *rules))
 
     def write(self, blocks: Sequence[Block]) -> Iterator[str]:
         """Yield the blocks, with links to the sections below the title."""
@@ -102,7 +124,7 @@ class _Page:
                 return _grid(block)
             case Figure():
                 self._figures += 1
-                return _figure(block, self._figures)
+                return self._figure(block)
             case Fold():
                 inside = "\n".join(map(self._block, block.blocks))
                 return f"<details><summary>{_text(block.summary)}</summary>\n{inside}\n</details>" if inside else ""
@@ -112,6 +134,25 @@ class _Page:
                 made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(block.at))
                 period = "" if block.period is None else f' data-period="{block.period}"'
                 return f'<p id="page-updated" data-at="{block.at}"{period}>Made {made}.<span></span></p>'
+
+    def _figure(self, figure: Figure) -> str:
+        """Return the SVG with ids that no other figure has, and with classes in place of style attributes."""
+        text = figure.svg.read_text(encoding="utf-8")
+        text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+        text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{self._figures}-", text)
+        text = re.sub(r"<style[^>]*>(.*?)</style>", self._sheet, text, flags=re.DOTALL)
+        text = re.sub(r'\bstyle="([^"]*)"', self._class, text)
+        opening, rest = text.split(">", 1)
+        label = f'<svg role="img" aria-label="{_text(figure.caption)}"'
+        opening = re.sub(r"\s+", " ", opening).replace("<svg", label, 1)
+        return f"<figure>{opening}>{rest.strip()}<figcaption>{_text(figure.caption)}</figcaption></figure>"
+
+    def _sheet(self, found: re.Match[str]) -> str:
+        self._sheets[f"figure {found[1].strip()}"] = None
+        return ""
+
+    def _class(self, found: re.Match[str]) -> str:
+        return f'class="{self._classes.setdefault(unescape(found[1]), f"drawn{len(self._classes)}")}"'
 
 
 def _grid(grid: Grid) -> str:
@@ -136,16 +177,6 @@ def _entry(entry: Entry, name: str) -> str:
     order = "" if entry.order is None else f' data-order="{entry.order!r}"'
     tip = f' tabindex="0" data-tip="{_text(chr(10).join(entry.tip))}"' if entry.tip else ""
     return f"<td{name}{order}{tip}>{text}{mark}{below}</td>"
-
-
-def _figure(figure: Figure, number: int) -> str:
-    """Return the SVG with ids that no other figure has."""
-    text = figure.svg.read_text(encoding="utf-8")
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{number}-", text)
-    opening, rest = text.split(">", 1)
-    opening = re.sub(r"\s+", " ", opening).replace("<svg", f'<svg role="img" aria-label="{_text(figure.caption)}"', 1)
-    return f"<figure>{opening}>{rest.strip()}<figcaption>{_text(figure.caption)}</figcaption></figure>"
 
 
 def _charts(charts: Charts) -> str:
