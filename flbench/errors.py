@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from typing import Literal
 
@@ -46,6 +47,18 @@ class InvalidComponent(ValueError):
     def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
         super().__init__(message)
         self.path = path
+
+
+#: With these, code of a component would end the process, and its run or command, as a success.
+PROCESS_ENDS = (SystemExit, GeneratorExit)
+
+
+def check_utf8(path: str) -> None:
+    """Raise UserError for a path, or another text of the system, that is not in UTF-8 (Python has surrogates then)."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{os.fsencode(path)!r:.200}: expected text in UTF-8; rename the file or folder") from None
 
 
 def text_of(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from flbench.errors import InvalidComponent, UserError, text_of
+from flbench.errors import PROCESS_ENDS, InvalidComponent, UserError, text_of
 from flbench.messages import line_in, reason
 
 #: Paths of plug-in files, separated as in $PATH.
@@ -58,7 +58,7 @@ def _import(name: str, path: Path) -> None:
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit, GeneratorExit) as error:  # a SystemExit would end every command as a success
+    except (Exception, *PROCESS_ENDS) as error:
         del sys.modules[name]
         line = error.lineno if isinstance(error, SyntaxError) else line_in(str(path), error)
         what = text_of(error) if isinstance(error, InvalidComponent) else reason(error)

@@ -33,7 +33,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pydantic
 
-from flbench.errors import InvalidComponent, text_of
+from flbench.errors import PROCESS_ENDS, InvalidComponent, text_of
 from flbench.messages import explain, format_scalar, hook_at, reason, unknown
 from flbench.plugin_files import load_plugins
 
@@ -165,7 +165,7 @@ class Registry(Generic[C]):
                 point.load()
                 package = point.module.partition(".")[0]
                 self._sources[package] = _source_hash(package)
-            except (Exception, SystemExit, GeneratorExit) as error:  # which must not prevent the others from loading
+            except (Exception, *PROCESS_ENDS) as error:
                 package = f"the package {point.dist.name!r}" if point.dist else "a package"
                 reason = " ".join(text_of(error).split()) or type(error).__name__
                 offer = f"{package} offers the {self.kind} {point.name!r} ({point.value})"
@@ -366,7 +366,7 @@ TRACKERS: Registry[Any] = Registry(
 REGISTRIES = (METHODS, NORMS, HEADS, MODELS, DATASETS, PARTITIONS, PROBES)
 
 
-def plugin_mistake(error: Exception) -> str | None:
+def plugin_mistake(error: BaseException) -> str | None:
     """Return the message about an error that a component of another package raised; None if none of them did.
 
     It names the first method of such a component on the way to the error, or the one whose arguments are wrong.

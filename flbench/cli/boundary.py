@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import typer
 
-from flbench.errors import UserError, check_platform
+from flbench.errors import PROCESS_ENDS, UserError, check_platform, check_utf8
 
 
 class OutputLost(UserError):
@@ -49,19 +49,24 @@ def check_environment() -> None:
     # Arguments end up in plans, scripts and pages, all of which are UTF-8.
     given = [*sys.argv[1:], *(f"{name}={text}" for name, text in os.environ.items() if name.startswith("FLBENCH_"))]
     for text in given:
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise UserError(f"{os.fsencode(text)!r:.200}: expected text in UTF-8; rename the file or folder") from None
+        check_utf8(text)
 
 
 @contextmanager
 def plugin_mistakes() -> Iterator[None]:
-    """Report an error in a component of another package as a UserError: the mistake is its author's, not flbench's."""
+    """Report an error in a component of another package as a UserError: the mistake is its author's, not flbench's.
+
+    So is a ``sys.exit()`` there, which would end the command as a success. Commands themselves end in this way.
+    """
     try:
         yield
     except UserError:
         raise
+    except PROCESS_ENDS as error:
+        registry = sys.modules.get("flbench.registry")  # without it no component was loaded
+        if registry is None or (message := registry.plugin_mistake(error)) is None:
+            raise
+        raise UserError(message) from error
     except Exception as error:
         from flbench.registry import plugin_mistake  # slow, and after an error only
 

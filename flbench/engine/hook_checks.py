@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flbench.errors import UserError, out_of_memory
+from flbench.errors import PROCESS_ENDS, UserError, out_of_memory
 from flbench.messages import hook_at, reason
 from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, overrides
 
@@ -48,7 +48,7 @@ def _checked(cls: type[Method], hook: str, seen: set[str]) -> Callable[..., Any]
             value = original.__get__(self)(*given)
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, *PROCESS_ENDS) as error:
             if out_of_memory(error):
                 raise
             raise UserError(f"{hook_at(cls, hook, 'method', error)} raised {_reason(error)}") from error
@@ -61,7 +61,7 @@ def _checked(cls: type[Method], hook: str, seen: set[str]) -> Callable[..., Any]
     return call
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     if str(error).startswith(_READS_A_VALUE):
         return (
             f"{type(error).__name__}: it reads the value of a tensor (.item(), float(...) or a branch), but is mapped "

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
-from flbench.errors import UserError, out_of_memory, text_of
+from flbench.errors import PROCESS_ENDS, UserError, out_of_memory, text_of
 from flbench.execution_types import Outcome
+from flbench.messages import reason
 from flbench.registry import plugin_place
 from flbench.store import CANCELLED, Attempt, CancelMark, StopCheck
 from flbench.store.secrets import redact
@@ -53,6 +54,10 @@ def execute_group(
         except Exception as error:
             for attempt in list(unfinished.values()):
                 ended(attempt, error)
+        except PROCESS_ENDS as error:  # in a component outside of a method's hooks
+            end = RuntimeError(f"it ends the process ({reason(error)})").with_traceback(error.__traceback__)
+            for attempt in list(unfinished.values()):
+                ended(attempt, end)
         except BaseException:
             # A second Ctrl-C or the interpreter's shutdown is no failure of the runs.
             for attempt in unfinished.values():

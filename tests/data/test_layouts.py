@@ -286,3 +286,10 @@ def test_a_useless_test_fraction_is_refused(tmp_path: Path) -> None:
     write_folder(tmp_path / "b", {"cat/0.png": IMAGES[0], "cat/1.png": IMAGES[1]})
     with pytest.raises(UserError, match=r"test_fraction 0\.3 of each class are no images; raise it"):
         load(folder_set(tmp_path / "b", test_fraction=0.3))
+
+
+def test_an_image_whose_name_is_not_utf8_is_named(tmp_path: Path) -> None:
+    write_folder(tmp_path, {f"{half}/{name}/0.png": IMAGES[0] for half in ("train", "test") for name in "ab"})
+    os.link(tmp_path / "train/a/0.png", os.fsencode(tmp_path / "train/a") + b"/caf\xe9.png")
+    with pytest.raises(UserError, match=r"train/a/caf\\xe9\.png': expected text in UTF-8; rename the file or folder"):
+        load(folder_set(tmp_path))

@@ -391,3 +391,53 @@ def test_an_error_in_a_layer_of_a_file_fails_the_run_and_names_the_line(tmp_path
     assert f"error: {plugin}:10: IndexError: list index out of range (log: {store}" in said
     (log,) = store.rglob("log.txt")
     assert "Traceback" in log.read_text()
+
+
+ENDS = """import sys
+from pathlib import Path
+from dataclasses import dataclass
+from flbench.methods.base import Method
+from flbench.models.norms.base import Norm
+from flbench.registry import METHODS, NORMS
+
+@METHODS.register("ends")
+@dataclass(frozen=True)
+class Ends(Method):
+    def penalty(self, w, batch, ctx):
+        sys.exit(0)
+
+@NORMS.register("ends")
+@dataclass(frozen=True)
+class EndsNorm(Norm):
+    def layer(self, *given, **named):
+        sys.exit(0)
+
+@NORMS.register("ends-late")
+@dataclass(frozen=True)
+class EndsLate(Norm):
+    def layer(self, site):
+        from torch import nn
+        return sys.exit(0) if [*Path("store").rglob("attempts/*/lease.json")] else nn.Identity()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("component", "says", "code", "ends"),
+    [
+        ("method=ends", "the hook penalty of the method 'ends' raised SystemExit: 0", 1, ["error"]),
+        ("norm=ends-late", "it ends the process (SystemExit: 0)", 1, ["error"]),
+        ("norm=ends", "the hook layer of the norm 'ends' raised SystemExit: 0", 2, []),  # before the run
+    ],
+)
+def test_a_component_that_ends_the_process_fails_its_run(
+    tmp_path: Path, component: str, says: str, code: int, ends: list[str]
+) -> None:
+    """``sys.exit(0)`` in a hook is no success."""
+    (tmp_path / "ends.py").write_text(ENDS)
+    small = ["clients=2", "partition=iid", "rounds=1", "model={name: mlp, widths: [8]}", "--store", "store"]
+    done = flbench(tmp_path / "site", "--plugin", str(tmp_path / "ends.py"), "run", component, *small)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == code, said
+    assert "ends.py:" in said and says in said and "Traceback" not in said
+    assert [json.loads(path.read_text())["kind"] for path in (tmp_path / "store").rglob("exit.json")] == ends

@@ -14,7 +14,7 @@ import numpy as np
 
 from flbench.data.arrays import Bytes, Ints
 from flbench.data.images import Encoded, Oddity, Shape, common_shape, decode_batches, reading
-from flbench.errors import UserError
+from flbench.errors import UserError, check_utf8
 from flbench.regular import read_text
 
 #: Encoded images that are held in memory at once.
@@ -116,6 +116,7 @@ class Layout(ABC):
         """Return name, size and modification time of every file: when they change, the decoded cache is stale."""
         signature: list[list[Any]] = []
         for path in self.find(folder).files:
+            check_utf8(str(path))
             with reading(path):
                 stat = path.stat()
             name = path.relative_to(folder) if path.is_relative_to(folder) else path
