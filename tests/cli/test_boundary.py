@@ -173,3 +173,24 @@ def test_a_matplotlibrc_that_cannot_be_read_is_named(folder: Path) -> None:
     assert code == 2
     assert f"matplotlib cannot read a file named matplotlibrc, in {folder} or " in errors
     assert not (folder / "labels.svg").exists()
+
+
+@pytest.mark.parametrize("module", ["typer", "flbench.cli", "flbench.cli.runs", "flbench.store"])
+def test_ctrl_c_during_an_import_ends_quietly(module: str, tmp_path: Path) -> None:
+    """As Ctrl-C in the first second of a command; Python's own start cannot be guarded."""
+    program = f"""
+import sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+from flbench.__main__ import main
+main()
+"""
+    command = [sys.executable, "-c", program, "runs"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "Traceback" not in done.stderr
