@@ -165,4 +165,5 @@ def test_ambiguous_and_empty_sides_are_errors(store: Store) -> None:
     assert "norm=fn: no run" in refusal("diff", "norm=fn", "norm=ln")
     assert "did you mean 'acc'?" in refusal("diff", "norm=none", "norm=ln", "--metric", "accc")
     assert refusal("diff", "norm=none", "norm=lnx").startswith("norm=lnx: norm: unknown norm 'lnx'")
+    assert refusal("diff", "kind={federated}", "norm=ln").startswith("kind={federated}: kind: ")
     assert refusal("diff", "norm=none", "norm=ln", "--only", "norm=lnx").startswith("--only norm=lnx: ")
