@@ -93,6 +93,11 @@ def text_without_directories(text: str) -> str:
     return re.sub(r"(?<![\w./~])(?:~[a-z]*/(?:\S*/)?|/(?!/)\S*/)", "", text)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: ``1 run``, ``1,200 runs``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> str:
     """Return the message about an unknown name: a similar name if there is one, then all names, the most similar first.
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from flbench.cli.numbers import counted, duration, file_size, handy, spread_text
+from flbench.cli.numbers import duration, file_size, handy, spread_text
 from flbench.cli.screen import plain_table, say
+from flbench.messages import counted
 
 if TYPE_CHECKING:
     from flbench.bench.acceptance import Part, Profile, TestRun, WayTime

@@ -13,7 +13,9 @@ from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.options import JsonOption, StoreOption
 from flbench.cli.targets import TargetsArgument, entry_of, find_targets
 from flbench.launch.cancel import cancel as cancel_plan
-from flbench.store import CANCELLED, CancelMark, Entry, Lease, Store, plan_name
+from flbench.messages import counted
+from flbench.progress import Watch
+from flbench.store import CANCELLED, CancelMark, Entry, Lease, Store, plan_name, read_plan, read_search
 
 #: Seconds between two checks of stopping workers, and until a line says that the command waits for them.
 PERIOD = 0.2
@@ -39,9 +41,13 @@ def cancel(
     targets = find_targets(opened, names)
     plans = [plan_name(directory) for directory in targets.plans]
     entries = [entry_of(opened, run_id) for run_id in targets.run_ids]
-    done = {plan: cancel_plan(opened, plan) for plan in plans}
+    finished = {plan for plan in plans if _is_finished(opened, plan)}
+    done = {plan: cancel_plan(opened, plan) for plan in plans if plan not in finished}
     verdicts = {entry.run_id: cancel_run(opened, entry) for entry in entries}
     if not as_json:
+        for plan in plans:
+            if plan in finished:
+                typer.echo(f"{plan}: done; nothing to cancel")
         for plan, lines in done.items():
             typer.echo(f"{plan}: cancelled{''.join(f'; {line}' for line in lines)}")
         for run_id, verdict in verdicts.items():
@@ -72,12 +78,23 @@ def cancel_run(store: Store, entry: Entry) -> Literal["cancelled", "stopping", "
             return "cancelled"
 
 
+def _is_finished(store: Store, plan: str) -> bool:
+    """Return whether every run of a plan is done or was dropped by its search, and no worker is left on it."""
+    if any(worker.plan == plan for worker in store.live_workers()):
+        return False
+    directory = store.sweeps / plan
+    progress = Watch(store, read_plan(directory / "plan.jsonl"), 0, read_search(directory)).update()
+    return progress.done + progress.dropped == progress.total
+
+
 def _wait(store: Store, plans: Sequence[str], entries: Sequence[Entry], *, quiet: bool) -> None:
     """Wait until no worker executes what was cancelled; Ctrl-C ends the waiting, not the cancelling."""
     began, said = time.monotonic(), quiet
     while busy := _busy(store, plans, entries):
         if not said and time.monotonic() - began > SILENCE:
-            typer.echo(f"waiting for {busy} workers to end their round; Ctrl-C ends the waiting, not the cancelling")
+            typer.echo(
+                f"waiting for {counted(busy, 'worker')} to end the round; Ctrl-C ends the waiting, not the cancelling"
+            )
             said = True
         time.sleep(PERIOD)
 

@@ -13,6 +13,7 @@ from flbench.cli.exchange import superseded_text
 from flbench.cli.numbers import file_size
 from flbench.cli.options import LimitOption, OnlyOption, SetsOption, StoreOption, public_path
 from flbench.errors import UserError
+from flbench.messages import counted
 from flbench.report import exports, transfer
 from flbench.report.contributions import CONTRIBUTED, ContributedFile, Contribution, elsewhere, marked
 from flbench.report.runs import StoreSource, named_by
@@ -60,7 +61,7 @@ def contribute(
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)
     if double := len(wanted & others.keys()):
-        typer.echo(f"left out: {double} of {len(wanted)} runs, which are in {into.parent} already", err=True)
+        typer.echo(f"left out: {double} of {counted(len(wanted), 'run')}, which are in {into.parent} already", err=True)
     if not exported:
         raise UserError(f"nothing to contribute: {store} has no other finished run of {spec}")
     exported, superseded = transfer.current(exported)
@@ -71,7 +72,6 @@ def contribute(
     stated = ContributedFile.of(runs, shlex.join(["flbench", "sweep", public_path(sweep.path), *words]))
     Contribution(contributor=who, files={**(known.files if known else {}), path.name: stated}).write(folder)
     count = len({one.run_id for one in runs})
-    typer.echo(
-        f"wrote {path}: {count} of {len(wanted)} runs, {file_size(path.stat().st_size)}{superseded_text(superseded)}"
-    )
+    size, more = file_size(path.stat().st_size), superseded_text(superseded)
+    typer.echo(f"wrote {path}: {count} of {counted(len(wanted), 'run')}, {size}{more}")
     typer.echo(f"next: flbench verify --results {folder} --recompute 3")

@@ -13,13 +13,12 @@ from rich.console import Console
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
 from flbench.cli.completion import targets
-from flbench.cli.numbers import counted
 from flbench.cli.options import JsonOption, OnlyOption, StoreOption
 from flbench.cli.screen import plain_table, say, wide_console
 from flbench.cli.stored_runs import runs_of_files, runs_of_store
 from flbench.config import headline_of
 from flbench.errors import UserError
-from flbench.messages import unknown
+from flbench.messages import counted, unknown
 from flbench.metric_specs import METRICS
 from flbench.report.cells import FEWEST
 from flbench.report.differences import Differences, differences

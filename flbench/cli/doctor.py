@@ -24,6 +24,7 @@ from flbench.cli.screen import wide_console
 from flbench.data.datasets import data_root, locate
 from flbench.errors import UserError
 from flbench.launch.resources import usable_cores
+from flbench.messages import counted
 from flbench.registry import DATASETS
 from flbench.store import Store, files
 from flbench.tracking.mode import choose
@@ -127,7 +128,10 @@ def _store(root: Path) -> Finding:
             opened = Store(root, create=False)
         except UserError as error:
             return Finding("store", "broken", str(error))
-        found, place = f"{root}: {len(opened.sweep_dirs())} sweeps, {sum(1 for _ in opened.run_ids())} runs", root
+        found, place = (
+            f"{root}: {counted(len(opened.sweep_dirs()), 'sweep')}, {counted(sum(1 for _ in opened.run_ids()), 'run')}",
+            root,
+        )
     began = time.monotonic()
     if problem := _disk_problem(place):
         advice = "choose another file system by --store DIR or $FLBENCH_STORE; docs/cluster.md lists what a store needs"

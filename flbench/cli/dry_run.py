@@ -14,11 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from flbench.cli.boundary import print_json
-from flbench.cli.numbers import counted
 from flbench.cli.screen import plain_table, wide_console
 from flbench.config import Experiment, Federated, Training, label, short_name
 from flbench.launch.resources import usable_cores
-from flbench.messages import format_scalar
+from flbench.messages import counted, format_scalar
 from flbench.store import Plan, Races, RunRequest, Store
 from flbench.sweeps import Sweep
 

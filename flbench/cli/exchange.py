@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 
 from flbench.choices import DEFAULT_STORE
-from flbench.cli.numbers import counted, file_size
+from flbench.cli.numbers import file_size
 from flbench.cli.options import LimitOption, OnlyOption, SetsOption, SpecsArgument, StoreOption
 from flbench.errors import UserError
+from flbench.messages import counted
 from flbench.report import exports, transfer
 from flbench.report.runs import StoreSource, named_by
 from flbench.store import Heartbeat, Lease, Store
@@ -54,8 +55,10 @@ def export(
     exported, superseded = transfer.current(exported)
     exports.write(file, exported)
     runs = len({one.run_id for one in exported})
-    requested = f" of {len(set(requests))}" if specs else ""
-    typer.echo(f"wrote {file}: {runs}{requested} runs, {file_size(file.stat().st_size)}{superseded_text(superseded)}")
+    total = len(set(requests)) if specs else runs
+    of = f"{runs} of " if specs else ""
+    size, more = file_size(file.stat().st_size), superseded_text(superseded)
+    typer.echo(f"wrote {file}: {of}{counted(total, 'run')}, {size}{more}")
 
 
 def superseded_text(superseded: Sequence[exports.Exported]) -> str:
@@ -84,7 +87,10 @@ def import_(
     counts = Counter(verdict for _, verdict in outcome)
     for one, verdict in outcome:
         if verdict in ("different numbers", "in use"):
-            typer.echo(f"not imported: run {one.run_id} of {one.result.rounds} rounds: {verdict} in {store}", err=True)
+            typer.echo(
+                f"not imported: run {one.run_id} of {counted(one.result.rounds, 'round')}: {verdict} in {store}",
+                err=True,
+            )
     typer.echo(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) or "nothing in these files")
     if counts["different numbers"] or counts["in use"]:
         raise typer.Exit(1)

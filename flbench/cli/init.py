@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flbench.errors import UserError
+from flbench.messages import counted
 from flbench.sweeps import FOLDER, load_sweep
 from flbench.sweeps.spec import NAME
 
@@ -71,4 +72,5 @@ def init(
         raise UserError(f"{path} exists; choose another name, or --out FILE.yaml") from None
     count = load_sweep(path).arithmetic
     given = name if path == FOLDER / f"{name}.yaml" else path
-    typer.echo(f"wrote {path}: {count.cells} cells, {count.runs} runs; next: flbench sweep {given} --dry-run")
+    sizes = f"{counted(count.cells, 'cell')}, {counted(count.runs, 'run')}"
+    typer.echo(f"wrote {path}: {sizes}; next: flbench sweep {given} --dry-run")

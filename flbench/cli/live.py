@@ -16,6 +16,7 @@ from flbench.cli.curves import mixed_sparklines
 from flbench.cli.numbers import duration, handy, named, pace, value
 from flbench.cli.ranking import MOST_CELLS, Overview
 from flbench.cli.screen import LabelCells, live_area, plain_table, say
+from flbench.messages import counted
 from flbench.metric_specs import METRICS
 from flbench.progress import Progress, RunSnapshot
 from flbench.report.literal import visible
@@ -153,7 +154,7 @@ def summary_line(progress: Progress) -> str:
     parts += [f"{progress.diverged} diverged"] if progress.diverged else []
     parts += [f"{progress.dropped} dropped"] if progress.dropped else []
     parts += [f"{progress.failed} failed"] if progress.failed else []
-    parts += [f"{len(progress.active)} running, {progress.workers} workers"]
+    parts += [f"{len(progress.active)} running, {counted(progress.workers, 'worker')}"]
     if progress.delayed:
         parts += [f"{progress.delayed}; trying again"]
     if progress.stopping:
@@ -179,6 +180,6 @@ def news_line(seen: RunSnapshot, *, whole: bool = False) -> str:
         shown = message if whole or not more else f"{first} …"
         return f"{seen.label}: {seen.outcome}: {shown}{log}"
     reached = f"diverged in round {result.rounds}" if result.status == "diverged" else named(seen.metric, seen.value)
-    rounds = [f"{result.rounds} rounds"] if result.rounds and not seen.dropped else []
+    rounds = [counted(result.rounds, "round")] if result.rounds and not seen.dropped else []
     rounds += [f"dropped at round {seen.rounds}"] if seen.dropped else []
     return f"{seen.label}: {', '.join([reached, *rounds, duration(result.seconds)])}"

@@ -62,11 +62,6 @@ def handy(number: float) -> str:
     return f"{number:,.0f}" if 100 <= number < 1e9 else f"{number:.3g}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number of things: ``1 run``, ``1,200 runs``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def file_size(size: float) -> str:
     """Return bytes as ``512 B`` or ``3.4 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):

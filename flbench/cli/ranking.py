@@ -18,6 +18,7 @@ from flbench.cli.curves import Curves, sparklines
 from flbench.cli.numbers import value
 from flbench.cli.screen import fitting, plain_table
 from flbench.config import Experiment, canonical_json, headline_of, problem_of
+from flbench.messages import counted
 from flbench.metric_specs import METRICS
 from flbench.progress import Progress, RunSnapshot
 from flbench.run_names import NEVER_NAMED, Common, label
@@ -186,7 +187,7 @@ def cells_tables(
     """Return tables of some cells, one for each metric; ``names_of`` returns the problem and contender of a run."""
     tables: list[Table] = []
     for metric in dict.fromkeys(cell.metric for cell in found.cells):
-        more = f" (and {found.hidden} more problems)" if found.hidden and not tables else ""
+        more = f" (and {counted(found.hidden, 'more problem')})" if found.hidden and not tables else ""
         cells = [cell for cell in found.cells if cell.metric == metric]
         scale, lines = sparklines([curves.of_runs(cell.run_ids, metric) for cell in cells], metric=metric)
         rows = [(cell, *names_of(cell.run_ids[0])) for cell in cells]

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
@@ -29,7 +28,9 @@ from flbench.cli.options import (
     TargetOption,
     public_path,
 )
+from flbench.cli.screen import wide_console
 from flbench.errors import UserError
+from flbench.messages import counted
 from flbench.papers import papers
 from flbench.report.bibliography import bibliography
 from flbench.report.board import Leaderboard
@@ -188,11 +189,11 @@ def report(
         return
     files = [str(path) for path in (out, html, csv, bibtex) if path is not None]
     if details is not None:
-        files.insert(1, f"{len(pages) - 1} pages in {details}")
+        files.insert(1, f"{counted(len(pages) - 1, 'page')} in {details}")
     if figures is not None:
-        files.append(f"{len(board.pictures)} figures in {figures} (SVG and PNG)")
+        files.append(f"{counted(len(board.pictures), 'figure')} in {figures} (SVG and PNG)")
     if latex is not None:
-        files.append(f"{count} files in {latex} (see main.tex)")
+        files.append(f"{counted(count, 'file')} in {latex} (see main.tex)")
     _show(board, files)
 
 
@@ -285,7 +286,7 @@ def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, l
 
 
 def _show(board: Leaderboard, written: Sequence[str]) -> None:
-    console = Console()
+    console = wide_console()
     for part in to_terminal(board, console.width):
         console.print(part)
     for note in code_notes_of(board.collection.runs):

@@ -12,6 +12,7 @@ from flbench.cli.boundary import print_json
 from flbench.cli.options import JsonOption, OnlyOption, StoreOption
 from flbench.cli.targets import TargetsArgument, entries_of, find_targets
 from flbench.errors import UserError
+from flbench.messages import counted
 from flbench.report.literal import visible
 from flbench.store import Store
 from flbench.sweeps import condition
@@ -62,6 +63,6 @@ def retry(
         return
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(kind for _, kind in chosen).most_common())
     if chosen:
-        typer.echo(f"{len(chosen)} runs may be tried again ({kinds}): call `flbench sweep` for it")
+        typer.echo(f"{counted(len(chosen), 'run')} may be tried again ({kinds}): call `flbench sweep` for it")
     else:
         typer.echo("nothing failed that could be tried again")

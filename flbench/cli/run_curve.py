@@ -19,7 +19,7 @@ from flbench.config import Experiment, headline_of
 from flbench.metric_specs import METRICS
 from flbench.orchestrate import Outcome
 from flbench.progress import Progress
-from flbench.store import RunDir
+from flbench.store import Result, RunDir
 
 
 class RunCurve:
@@ -41,7 +41,9 @@ class RunCurve:
     def update(self, progress: Progress) -> None:
         """Draw or print the evaluations so far."""
         attempts = self._run.attempts()
-        records = attempts[-1].records() if attempts else []
+        # The attempt of a run that was extended has further rounds than this request.
+        every = attempts[-1].records() if attempts else []
+        records = [record for record in every if record["round"] <= self._rounds]
         self._evaluated = records[-1]["round"] if records else 0
         if self._live:
             speed = progress.rounds_per_second
@@ -66,7 +68,7 @@ class RunCurve:
 
     def _between(self, progress: Progress) -> str:
         """Return the round that the run has reached since its last evaluation; empty if there is none."""
-        reached = max((seen.round for seen in progress.active), default=0)
+        reached = min(max((seen.round for seen in progress.active), default=0), self._rounds)
         if reached <= max(self._evaluated, 0):
             return ""
         coming = next((round for round in sorted(self._experiment.evaluated_rounds()) if round > reached), None)
@@ -77,12 +79,13 @@ class RunCurve:
         console, found, rounds = self._console, self._run, self._rounds
         result = found.result_for(self._experiment)
         if result is not None:
-            records = [record for record in found.metrics(result) if record["round"] <= rounds]
+            records = self._requested(result)
             if console.is_terminal and records:
                 console.print(picture(records, rounds, console.width, metric=self._metric))
             if not outcome.launched:
                 say(console, "This run was finished before; nothing was computed.")
-            numbers = {name: value for name, value in result.final.items() if isinstance(value, (int, float))}
+            final = records[-1] if records else result.final
+            numbers = {name: value for name, value in final.items() if isinstance(value, (int, float))}
             if not rounds:
                 numbers.pop("round", None)
             if numbers:
@@ -96,10 +99,15 @@ class RunCurve:
             say(console, "Stopped; the same command goes on from the last checkpoint.")
         say(console, f"Files: {found.path}")
 
+    def _requested(self, result: Result) -> list[dict[str, Any]]:
+        """Return the records up to the requested round: a run that was extended has more."""
+        return [record for record in self._run.metrics(result) if record["round"] <= self._rounds]
+
     def summary(self, outcome: Outcome) -> dict[str, Any]:
         """Return the run for ``--json``."""
         state = self._run.state(self._experiment)
         result = state.result
+        records = self._requested(result) if result else []
         return {
             "schema": 1,
             "run_id": self._run.run_id,
@@ -108,7 +116,7 @@ class RunCurve:
             "message": state.message,
             "rounds": result.rounds if result else None,
             "metric": self._metric,
-            "final": result.final if result else None,
+            "final": records[-1] if records else result.final if result else None,
             "directory": str(self._run.path),
             "computed": outcome.launched > 0,
             "exit_code": outcome.exit_code,

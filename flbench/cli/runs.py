@@ -11,14 +11,13 @@ import typer
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.completion import targets
-from flbench.cli.numbers import counted
-from flbench.cli.options import JsonOption, LimitOption, OnlyOption, ResultsOption, StoreOption
+from flbench.cli.options import MOST_RUNS, JsonOption, OnlyOption, ResultsOption, StoreOption
 from flbench.cli.plan_status import STATES
 from flbench.cli.screen import LabelCells, plain_table, say, wide_console
 from flbench.cli.stored_runs import StoredRuns, newest_record, runs_of_files, runs_of_store
 from flbench.config import ALIASES, headline_of
 from flbench.errors import UserError
-from flbench.messages import format_scalar, unknown
+from flbench.messages import counted, format_scalar, unknown
 from flbench.metric_specs import METRICS
 from flbench.report.dataframes import row_of
 from flbench.report.literal import visible
@@ -56,7 +55,7 @@ def runs(
     sort: Annotated[
         str | None, typer.Option(metavar="NAME", help="Sort by a column; with a minus before it, the greatest first.")
     ] = None,
-    limit: LimitOption = None,
+    limit: Annotated[int | None, typer.Option(max=MOST_RUNS, help="List only the first N runs.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List runs: their id, what they run, state, rounds and headline number.
@@ -90,7 +89,7 @@ def runs(
         print_json([{name: _plain(rows[at].get(name)) for name in wanted or rows[at]} for at in order])
         return
     with ends_quietly():
-        _print(found, [chosen[at] for at in order], [rows[at] for at in order], wanted, total=len(chosen))
+        _print(found, chosen, rows, order, wanted)
 
 
 def _row(run: Run, store: Store | None) -> Row:
@@ -130,8 +129,12 @@ def _sorted(rows: Sequence[Row], sort: str | None) -> list[int]:
     return [*ordered, *sorted({*range(len(rows))} - {*present})]
 
 
-def _print(found: StoredRuns, runs: Sequence[Run], rows: Sequence[Row], columns: Sequence[str], total: int) -> None:
+def _print(
+    found: StoredRuns, chosen: Sequence[Run], all_rows: Sequence[Row], order: Sequence[int], columns: Sequence[str]
+) -> None:
+    """Print the runs in ``order``; their labels name what distinguishes them among all that were chosen."""
     console = wide_console()
+    runs, rows = [chosen[at] for at in order], [all_rows[at] for at in order]
     if columns:
         table = plain_table(["run"])
         for name in columns:
@@ -142,7 +145,7 @@ def _print(found: StoredRuns, runs: Sequence[Run], rows: Sequence[Row], columns:
     else:
         table = plain_table(["run", "", "state"], ["round", "result"])
         entries = [Entry.of(run.experiment) for run in runs]
-        common = common_fields(entries)
+        common = common_fields([Entry.of(run.experiment) for run in chosen])
         labels = LabelCells([label(entry.experiment, common) for entry in entries])
         for run, row, entry, drawn in zip(runs, rows, entries, labels, strict=True):
             metric = headline_of(entry.experiment)
@@ -152,7 +155,7 @@ def _print(found: StoredRuns, runs: Sequence[Run], rows: Sequence[Row], columns:
             table.add_row(run.run_id[:8], drawn, state, f"{row.get('reached', 0)}/{run.rounds}", f"{metric} {shown}")
     if runs:
         console.print(table)
-    cut = f" (of {total:,})" if total > len(runs) else ""
+    cut = f" (of {len(chosen):,})" if len(chosen) > len(runs) else ""
     say(console, f"{counted(len(runs), 'run')}{cut}; flbench show run ID shows one")
     for note in code_notes_of(runs):
         say(console, note)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
@@ -22,6 +22,7 @@ from flbench.cli.component_tables import (
     sweeps,
 )
 from flbench.cli.options import JsonOption, StoreOption
+from flbench.cli.screen import wide_console
 from flbench.cli.show_run import print_run, run_facts
 from flbench.cli.targets import find_run
 from flbench.errors import UserError
@@ -98,7 +99,7 @@ def show(
     elif not rows:
         typer.echo(f"no sweep files (*.yaml) below {folder}" if listed == "sweeps" else f"no {listed} are installed")
     else:
-        Console(highlight=False).print(*shown, sep="\n")
+        wide_console().print(*shown, sep="\n", highlight=False)
 
 
 def _class_of(found: Registry[Any], name: str) -> Any:

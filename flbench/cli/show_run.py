@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from flbench.cli.numbers import measured
 from flbench.cli.run_curve import picture
-from flbench.cli.screen import plain_table
+from flbench.cli.screen import plain_table, wide_console
 from flbench.cli.targets import entry_of
 from flbench.config import headline_of, label, parse_experiment
 from flbench.metric_specs import METRICS
@@ -109,9 +109,9 @@ def run_parts(facts: Mapping[str, Any], width: int) -> Iterator[RenderableType]:
 
 def print_run(facts: Mapping[str, Any]) -> None:
     """Print a run, with an empty line between its parts."""
-    console = Console(highlight=False, markup=False)
+    console = wide_console()
     for number, part in enumerate(run_parts(facts, console.width)):
-        console.print(*[""] * bool(number), part, sep="\n")
+        console.print(*[""] * bool(number), part, sep="\n", highlight=False, markup=False)
 
 
 def _pairs(title: str, pairs: Mapping[str, str]) -> Table:

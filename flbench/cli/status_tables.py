@@ -12,6 +12,7 @@ from flbench.cli.numbers import duration, pace, percent
 from flbench.cli.plan_status import STATES, SweepStatus, failures_by_kind
 from flbench.cli.ranking import MOST_CELLS, best, cells_tables
 from flbench.cli.screen import LabelCells, fitting, plain_table
+from flbench.messages import counted
 from flbench.report.literal import visible
 from flbench.store import Store
 
@@ -36,7 +37,7 @@ def status_parts(store: Store, watched: Sequence[SweepStatus], *, width: int) ->
             yield from cells_tables(best(one.tally.cells.values(), MOST_CELLS), one.curves, one.names_of, title)
     yield from _failures(watched)
     yield from (one.problem for one in watched if one.problem)
-    yield f"{len(store.live_workers())} workers alive, store: {store.root}"
+    yield f"{counted(len(store.live_workers()), 'worker')} alive, store: {store.root}"
 
 
 def _sweeps_table(watched: Sequence[SweepStatus], *, wide: bool) -> Table:

@@ -21,6 +21,7 @@ from flbench.cli.screen import say
 from flbench.config import digest
 from flbench.errors import UserError
 from flbench.launchers import SweepWorkers
+from flbench.messages import counted
 from flbench.orchestrate import Orchestrator, Outcome
 from flbench.planning import prepare_runs, write_plan
 from flbench.progress import RunSnapshot
@@ -97,9 +98,9 @@ class SweepRun:
         failed = f", {progress.dropped} dropped by the search" if progress.dropped else ""
         failed += f", {progress.failed} failed" if progress.failed else ""
         took = f" in {duration(seconds)}" if outcome.launched else ""
-        started = f"{outcome.launched} workers started" if outcome.launched else "nothing to launch"
+        started = f"{counted(outcome.launched, 'worker')} started" if outcome.launched else "nothing to launch"
         adopted = f", {outcome.adopted} adopted" if outcome.adopted else ""
-        done = f"{progress.done} of {progress.total} runs done{diverged}{failed}{took}"
+        done = f"{progress.done} of {counted(progress.total, 'run')} done{diverged}{failed}{took}"
         self._say(f"{self._sweep.name}: {done}; {started}{adopted}.")
         if not progress.finished:
             cancelled = "Cancelled; c" if CancelMark(self._store.sweeps / self._plan).is_set() else "C"

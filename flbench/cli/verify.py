@@ -19,6 +19,7 @@ from flbench.cli.recompute import recompute as compute_again
 from flbench.cli.review import recompute_exported, review
 from flbench.cli.targets import find_targets
 from flbench.errors import UserError
+from flbench.messages import counted
 from flbench.plugin_files import VARIABLE
 from flbench.report.literal import visible
 from flbench.store import Store
@@ -104,7 +105,7 @@ def _verify_exported(paths: list[Path], count: int, data: Path | None, *, as_jso
     if not as_json:
         _print_problems(found.problems, found.unknown)
         noted = _found(found.problems, found.unknown)
-        typer.echo(visible(f"{len(found.runs)} runs in {', '.join(map(str, paths))}: {noted}"))
+        typer.echo(visible(f"{counted(len(found.runs), 'run')} in {', '.join(map(str, paths))}: {noted}"))
     verdicts = _shown(recompute_exported(found.runs, count, data), quiet=as_json) if count else []
     if as_json:
         checked = {"results": [str(path) for path in paths], "runs": len(found.runs)}
@@ -160,8 +161,10 @@ def _audit(store: Store, names: list[str]) -> tuple[Audit, list[str]]:
 def _print(audit: Audit) -> None:
     _print_problems(audit.problems, audit.unknown)
     aside = sum(1 for _ in audit.store.quarantine.glob("*"))
-    noted = f"; {aside} files were found damaged before, and are in {audit.store.quarantine}" if aside else ""
-    typer.echo(f"{audit.runs} runs, {audit.files} files: {_found(audit.problems, audit.unknown)}{noted}")
+    noted = f"; found damaged before: {counted(aside, 'file')} in {audit.store.quarantine}" if aside else ""
+    typer.echo(
+        f"{counted(audit.runs, 'run')}, {counted(audit.files, 'file')}: {_found(audit.problems, audit.unknown)}{noted}"
+    )
 
 
 def _found(problems: Sequence[Problem], unknown: Unknown) -> str:
@@ -188,7 +191,7 @@ def _shown(verdicts: Iterable[Recomputed], *, quiet: bool) -> list[Recomputed]:
         shown.append(verdict)
         if not quiet:
             why = f": {verdict.why}" if verdict.why else ""
-            typer.echo(visible(f"{verdict.run_id}, {verdict.rounds} rounds again: {verdict.verdict}{why}"))
+            typer.echo(visible(f"{verdict.run_id}, {counted(verdict.rounds, 'round')} again: {verdict.verdict}{why}"))
     if not shown and not quiet:
         typer.echo("there is no finished run to execute again")
     return shown

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flbench.launch import WorkersCrash, end_of_log, read_lines, record_user_kill
 from flbench.launch.resources import gpu_slots, oom_kills, usable_cores, visible_gpus
+from flbench.messages import counted
 from flbench.store import Store
 from flbench.store.attempts import ending
 from flbench.store.leases import new_token
@@ -185,4 +186,4 @@ def cancel(store: Store, plan: str) -> str:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(worker.lease.pid, signal.SIGTERM)
                 signalled += 1
-    return f"asked {signalled} workers on this machine to stop" if signalled else ""
+    return f"asked {counted(signalled, 'worker')} on this machine to stop" if signalled else ""

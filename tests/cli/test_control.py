@@ -24,7 +24,7 @@ from flbench.store import Attempt, CancelMark, Lease, Plan, Store, encode_plan
 from flbench.worker import Options, work
 from tests.faults.stub import ROOT, OneByOne, execute, experiments, orchestrate, recorded, undisturbed
 from tests.limits import wait_until
-from tests.report.stores import claim
+from tests.report.stores import claim, finish
 
 ROUNDS = 200
 
@@ -124,6 +124,17 @@ def test_cancel_one_of_a_group_that_is_trained_together(store: Store, monkeypatc
     assert groups == [[0, 1, 2], [0, 2]]
     ends = [[end["kind"] for one in store.run(run.run_id).attempts() if (end := one.exit())] for run in plan]
     assert ends == [["interrupted", "ok"], ["cancelled"], ["interrupted", "ok"]]
+
+
+def test_a_finished_sweep_is_not_cancelled(store: Store) -> None:
+    plan = experiments(1)
+    directory = store.sweeps / "toy/abc"
+    directory.mkdir(parents=True)
+    (directory / "plan.jsonl").write_bytes(encode_plan(plan))
+    finish(store, plan[0])
+    result = flbench("cancel", "toy")
+    assert (result.exit_code, result.stdout) == (0, "toy/abc: done; nothing to cancel\n")
+    assert not CancelMark(directory).is_set()
 
 
 def test_cancel_a_run_before_it_starts(store: Store) -> None:

@@ -47,6 +47,13 @@ def test_a_finished_run_is_extended_but_not_repeated(tmp_path: Path) -> None:
     assert sum(len(path.read_text().split()) for path in executed) == 40
 
 
+def test_a_shorter_request_shows_its_own_rounds_alone() -> None:
+    run("rounds=20", "eval_every=5")
+    shorter = run("rounds=10", "eval_every=5").stdout
+    assert [line.partition(",")[0] for line in shorter.splitlines() if line.startswith("round ")] == ["round 10"]
+    assert json.loads(run("rounds=10", "eval_every=5", "--json").stdout)["final"]["round"] == 10
+
+
 def test_sweep_and_run_share_their_runs(tmp_path: Path) -> None:
     spec = tmp_path / "one.yaml"
     spec.write_text("version: 1\nname: one\nbase: {rounds: 10, eval_every: 5}\naxes: {norm: [ln]}\n")

@@ -72,6 +72,14 @@ def test_every_run_is_listed_with_its_state(store: Store) -> None:
     assert any(" oom " in line and "fedavg bn" in line for line in lines), "the kind of its failure"
 
 
+def test_labels_are_made_before_the_limit(store: Store) -> None:
+    """Runs that are cut off still need names that tell the shown ones apart from them."""
+    whole, first = (CliRunner().invoke(app, ["runs", *options]).stdout for options in ([], ["--limit", "1"]))
+    assert first.splitlines()[1].split() == whole.splitlines()[1].split()
+    assert "classes:1" in first.splitlines()[1], "all runs differ in the partition, the shown one alone does not"
+    assert "List only the first N runs" in CliRunner().invoke(app, ["runs", "--help"], terminal_width=200).stdout
+
+
 def test_filters_columns_order_and_limit(store: Store) -> None:
     rows = listed("--only", "norm=ln", "--only", "partition=classes:1", "--columns", "method,acc", "--sort=-acc")
     assert [row["acc"] for row in rows] == sorted((row["acc"] for row in rows), reverse=True)  # type: ignore[type-var]

@@ -53,7 +53,7 @@ def test_sweep_ends_with_the_table_and_says_where_it_is(spec: Path, tmp_path: Pa
     result = sweep(spec)
     assert result.exit_code == 0
     (board,) = (tmp_path / "store").glob("sweeps/toy/*/leaderboard.md")
-    assert re.search(r"8 of 8 runs done in (?:\d+\.\d s|\d+:\d\d); 1 workers started\.", result.stdout)
+    assert re.search(r"8 of 8 runs done in (?:\d+\.\d s|\d+:\d\d); 1 worker started\.", result.stdout)
     assert str(board) in result.stdout
     assert "fedavg" in result.stdout
     assert "| ln |" in board.read_text()

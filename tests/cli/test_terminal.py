@@ -62,7 +62,7 @@ def test_sweep_in_a_terminal(tmp_path: Path, columns: int, no_color: str) -> Non
     assert code == 0, written
     text = without_codes(written)
     # While it ran: runs with their curves, the speed, and which cell led before all was done.
-    assert re.search(r"[1-3]/4 done, 1 running, 1 workers, [\d.,]+ rounds/s, [\d.,]+ runs/h, ETA \d", text)
+    assert re.search(r"[1-3]/4 done, 1 running, 1 worker, [\d.,]+ rounds/s, [\d.,]+ runs/h, ETA \d", text)
     assert re.search(r"fedavg (?:none|ln) s\d +\d+/400 +\d+\.\d % +[▁▂▃▄▅▆▇█]+", text)
     assert re.search(r"fedavg (?:none|ln) +[12]/2 +\d+\.\d % +[▁▂▃▄▅▆▇█]+", text)
     lines = text[: text.index("digits, mlp")].splitlines()
@@ -74,7 +74,7 @@ def test_sweep_in_a_terminal(tmp_path: Path, columns: int, no_color: str) -> Non
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1, "the cursor comes back"
     last = text[text.index("digits, mlp") :]
     assert "│ fedavg │ ln" in last
-    assert re.search(r"tiny: 4 of 4 runs done in (?:\d+\.\d s|\d+:\d\d); 1 workers started\.\nLeaderboard: ", last)
+    assert re.search(r"tiny: 4 of 4 runs done in (?:\d+\.\d s|\d+:\d\d); 1 worker started\.\nLeaderboard: ", last)
     assert "best cells" not in last and "running" not in last
     code, again = in_terminal("status", "--watch", "--store", store, columns=columns)
     assert (code, "best cells" in again) == (0, True)

@@ -65,7 +65,7 @@ def test_a_sound_store(store: Store) -> None:
     assert listing(store) == before
     assert verify(str(store.root)).stdout == result.stdout
     assert verify("toy").stdout == result.stdout
-    assert verify(experiments(1)[0].run_id[:6]).stdout.startswith("1 runs, ")
+    assert verify(experiments(1)[0].run_id[:6]).stdout.startswith("1 run, ")
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flbench.config import Training
+from flbench.messages import counted
 from flbench.report.blocks import Block, Figure, Heading, Items, Paragraph, anchor, shifted
 from flbench.report.board import Leaderboard
 from flbench.report.claims import Chapter
@@ -75,7 +76,9 @@ def _pages(board: Leaderboard) -> list[Page]:
     """Return the details: data sets and models, what papers add, chapters, how to read them, where they come from."""
     runs = Counter(place_of(run.training) for run in board.collection.runs if isinstance(run.experiment, Training))
     places = list(dict.fromkeys(section.place for section in board.sections))
-    pages = [Page(place_page(place), tuple(place_blocks(board, place)), f"{runs[place]:,} runs") for place in places]
+    pages = [
+        Page(place_page(place), tuple(place_blocks(board, place)), counted(runs[place], "run")) for place in places
+    ]
     for supplement in board.supplements:
         pages += _split(supplement.sections(set(places)))
         pictures: dict[Place, list[Figure]] = {}
@@ -86,7 +89,7 @@ def _pages(board: Leaderboard) -> list[Page]:
     pages += [Page(one.kind, tuple(chapter_blocks(one, board.pictures)), _about(one)) for one in board.chapters]
     if board.sections:
         pages += _split(reading(board))
-    made = f"{board.provenance.finished:,} finished runs of {len(board.options.specs)} sweeps"
+    made = f"{counted(board.provenance.finished, 'finished run')} of {counted(len(board.options.specs), 'sweep')}"
     about = f"{made}: code, packages, data and numerics, and the command that writes these files"
     return [*pages, *_split(provenance(board), about)]
 
@@ -104,7 +107,7 @@ def _split(blocks: Iterable[Block], about: str = "") -> list[Page]:
 
 
 def _about(chapter: Chapter) -> str:
-    return f"{len(chapter.claims)} claims, {len(chapter.runs):,} runs"
+    return f"{counted(len(chapter.claims), 'claim')}, {counted(len(chapter.runs), 'run')}"
 
 
 def _relative(target: Path, document: Path) -> str:

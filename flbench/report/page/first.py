@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from flbench.choices import ON_VALIDATION_DATA
+from flbench.messages import counted
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Figure, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
@@ -73,7 +74,7 @@ def _intro(board: Leaderboard, links: Mapping[str, str]) -> str:
     trained = board.provenance.requested - studies
     datasets = list(dict.fromkeys(literal(section.place[0]) for section in board.sections))
     parts = [f"{trained:,} training runs on {', '.join(datasets)}"] if datasets else []
-    parts += [f"{studies:,} runs of studies of networks"] if studies else []
+    parts += [f"{counted(studies, 'run')} of studies of networks"] if studies else []
     contributed = board.provenance.facts[CONTRIBUTORS]
     listed = ", ".join(f"{count:,} contributed by {literal(who)}" for who, count in contributed.items())
     return f"{' and '.join(parts)} ([provenance]({links['provenance']})){f', {listed}' if listed else ''}."
