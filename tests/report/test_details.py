@@ -22,7 +22,12 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "tuned.md"
 
 #: Enough of a finished run's result for provenance.
 RESULT = SimpleNamespace(
-    fingerprint="feedfacecafebeef", numerics={}, environment={}, status="done", evaluated=frozenset({50, 100})
+    fingerprint="feedfacecafebeef",
+    numerics={},
+    environment={},
+    status="done",
+    evaluated=frozenset({50, 100}),
+    samples=None,
 )
 
 
