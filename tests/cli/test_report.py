@@ -490,3 +490,14 @@ def test_sources_are_written_and_a_foreign_bibliography_stays(
     assert "--force" in capsys.readouterr().err and Path("mine.bib").read_text() == "@misc{mine}\n"
     assert flbench(monkeypatch, "report", "tiny.yaml", "--bibtex", "sources.txt") == 2
     assert "--bibtex sources.txt: expected a name that ends in .bib" in capsys.readouterr().err
+
+
+def test_a_pipe_cuts_no_table(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipe has no width: COLUMNS, or the 80 that rich takes, would cut labels."""
+    monkeypatch.setenv("COLUMNS", "40")
+    norms = [{"name": "gn", "groups": groups} for groups in (2, 4, 8)]
+    filled(Path("runs"), [experiment(norm=norm, partition=f"dirichlet:0.{n}") for norm in norms for n in range(1, 6)])
+    assert flbench(monkeypatch, "report", "--out", "wide.md") == 0
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert len({line for line in out.splitlines() if "dirichlet:0.1" in line and "dirichlet:0.5" in line}) == 1
