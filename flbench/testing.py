@@ -23,6 +23,7 @@ from flbench.engine.run import TrainingSetup
 from flbench.methods.base import Method, Tree
 from flbench.models.frozen import initial_trees
 from flbench.models.initial_weights import build
+from flbench.models.masks import mask_keys
 from flbench.registry import MODELS, NORMS
 
 #: Rounds of each training.
@@ -162,6 +163,7 @@ def _trainer(method: Method, settings: dict[str, Any], **way: Any) -> FederatedT
         executor=executor,
         params=params,
         buffers=buffers,
+        masked=bool(mask_keys(network)),
         seed=settings.get("seed", 0),
     )
     return FederatedTrainer(

@@ -93,6 +93,56 @@ class BatchNormCnn(Model):
         return Halves(nn.Sequential(*first, *last), nn.Linear(6, classes))
 
 
+@dataclass(frozen=True)
+class Encoder(Model):
+    """A transformer encoder over the rows of an image, and one dropout layer that is used twice."""
+
+    dropout: float = 0.25
+
+    def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
+        dropout = self.dropout
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.embedding, self.twice = nn.Linear(image[2], 8), nn.Dropout(dropout)
+                self.encoder = nn.TransformerEncoderLayer(8, 2, 12, dropout=dropout, batch_first=True)
+                self.head = nn.Linear(8, classes)
+
+            def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+                x = self.twice(self.embedding(images[:, 0]))
+                features = self.twice(self.encoder(x).mean(1))
+                return features, self.head(features)
+
+        return Net()
+
+
+@dataclass(frozen=True)
+class FunctionalDropout(Model):
+    """Drops by a function, whose masks only torch's default generator knows."""
+
+    def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
+        class Dropping(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return nn.functional.dropout(x, 0.5, training=self.training)
+
+        body = nn.Sequential(nn.Flatten(), nn.Linear(image[0] * image[1] * image[2], 6), Dropping())
+        return Halves(body, nn.Linear(6, classes))
+
+
+@dataclass(frozen=True)
+class ReadingModel(Model):
+    """Branches on a value, which a stack of clients has several of."""
+
+    def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
+        class Reading(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return x if float(x.sum()) > 0 else -x
+
+        body = nn.Sequential(nn.Flatten(), Reading(), nn.Linear(image[0] * image[1] * image[2], 6))
+        return Halves(body, nn.Linear(6, classes))
+
+
 #: By the names under which ``toys`` knows them.
 OWN_MODELS: dict[str, Model] = {
     "pretrained": Pretrained(),
@@ -100,5 +150,7 @@ OWN_MODELS: dict[str, Model] = {
     "frozen-cnn": FrozenCnn(),
     "bn-cnn": BatchNormCnn(),
     "cumulative-bn-cnn": BatchNormCnn(momentum=None),
+    "encoder": Encoder(),
+    "encoder-without": Encoder(dropout=0.0),
     "frozen-head": FrozenHead(),
 }

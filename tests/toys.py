@@ -24,6 +24,7 @@ from flbench.methods.base import Context, Method
 from flbench.models.base import Model
 from flbench.models.frozen import initial_trees
 from flbench.models.initial_weights import build
+from flbench.models.masks import mask_keys
 from flbench.models.norms import Norm
 from flbench.models.stages import Conv, Dense, Stage
 from flbench.registry import HEADS, MODELS, NORMS
@@ -140,6 +141,7 @@ def toy_trainer(
         ),
         params=params,
         buffers=buffers,
+        masked=bool(mask_keys(first)),
         seed=seed,
         record=record,
         drop_last=drop_last,

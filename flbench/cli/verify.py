@@ -12,7 +12,6 @@ import typer
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
 from flbench.cli.completion import targets
-from flbench.cli.numbers import counted
 from flbench.cli.options import MOST_RUNS, DataOption, JsonOption, ResultsOption, StoreOption
 from flbench.cli.recompute import Recomputed
 from flbench.cli.recompute import recompute as compute_again

@@ -78,7 +78,7 @@ class CentralizedTrainer(Trainer):
             steps=self._steps,
             batch_size=self._setup.batch_size,
         )
-        batches = self.images.draw(rows, seed=self.seed, client=0, round=self.round)
+        batches = self.images.draw(rows, seed=self.seed, client=0, round=self.round, masked=self._setup.masked)
         drawn = on_device(side_by_side([batches]), self.device)
         trees = [drawn, self.x, self.buffers, self.velocity, self._open_watch()]
         outputs = self._round(self.executor.train, trees) if self.record is None else self._graph()(self._steps, trees)

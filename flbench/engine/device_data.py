@@ -18,6 +18,7 @@ from torch import Tensor
 from flbench.data.arrays import Arrays, Data
 from flbench.data.batches import Rows, crop_and_flip, draw_crops
 from flbench.methods.base import Tree
+from flbench.streams import stream
 
 #: Most pixels of a data set that is converted into the network's input once; in float32 they take 16 MB.
 CONVERTED_ONCE = 2**22
@@ -28,11 +29,13 @@ class ClientBatches:
     """What one client sees in one round: training rows, and whether each is mirrored and where it is cropped.
 
     ``sizes_E`` is the number of samples of each batch, of which further rows are no part; None if all batches are full.
+    ``keys_E`` are the keys of the steps' masks; None for a network without dropout.
     """
 
     rows_EB: Rows
     crops_EB3: Rows | None
     sizes_E: Rows | None = None
+    keys_E: Rows | None = None
 
 
 @dataclass(frozen=True)
@@ -42,21 +45,24 @@ class StackedBatches:
     Attributes:
         prepare: converts raw pixels into the network's input.
         sizes_EN: samples of each batch, which come first in it; None if all batches are full.
+        keys_EN: int64 keys of the masks of each step; None for a network without dropout.
     """
 
     raw_ENBCHW: Tensor
     labels_ENB: Tensor
     prepare: Callable[[Tensor], Tensor]
     sizes_EN: Tensor | None = None
+    keys_EN: Tensor | None = None
 
-    def steps(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Return for each local step the network's input (N, B, C, H, W), labels (N, B), and batch sizes (N,) or None.
+    def steps(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]:
+        """Return for each local step the network's input (N, B, C, H, W) and labels (N, B), then sizes and keys (N,).
 
         Converted step by step: the converted pixels of a whole round would not stay in a core's cache.
         """
-        sizes = [None] * len(self.raw_ENBCHW) if self.sizes_EN is None else self.sizes_EN
-        every = zip(self.raw_ENBCHW, self.labels_ENB, sizes, strict=True)
-        return ((self.prepare(raw), labels, size) for raw, labels, size in every)
+        none = [None] * len(self.raw_ENBCHW)
+        sizes, keys = (none if each is None else each for each in (self.sizes_EN, self.keys_EN))
+        every = zip(self.raw_ENBCHW, self.labels_ENB, sizes, keys, strict=True)
+        return ((self.prepare(raw), labels, size, key) for raw, labels, size, key in every)
 
 
 @dataclass(frozen=True)
@@ -87,12 +93,15 @@ class DeviceData:
         train, test = _tensors(data.train, device), _tensors(data.test, device)
         return cls(*train, *test, data.classes, data.white, dtype, augment)
 
-    def draw(self, rows_EB: Rows, sizes_E: Rows | None = None, *, seed: int, client: int, round: int) -> ClientBatches:
-        """Return these rows with the augmentation of the client's round."""
+    def draw(
+        self, rows_EB: Rows, sizes_E: Rows | None = None, *, seed: int, client: int, round: int, masked: bool = False
+    ) -> ClientBatches:
+        """Return these rows with the augmentation of the client's round, and, ``masked``, the keys of its masks."""
+        keys_E = stream(seed, "masks", client, round).integers(2**63, size=len(rows_EB)) if masked else None
         if not self.augment:
-            return ClientBatches(rows_EB, None, sizes_E)
+            return ClientBatches(rows_EB, None, sizes_E, keys_E)
         crops_M3 = draw_crops(rows_EB.size, seed=seed, client=client, round=round)
-        return ClientBatches(rows_EB, crops_M3.reshape(*rows_EB.shape, 3), sizes_E)
+        return ClientBatches(rows_EB, crops_M3.reshape(*rows_EB.shape, 3), sizes_E, keys_E)
 
     def stack(self, drawn: Tree) -> StackedBatches:
         """Gather and augment the batches that ``side_by_side`` describes, on the device."""
@@ -104,7 +113,8 @@ class DeviceData:
             pixels = crop_and_flip(pixels, drawn["crops_NEB3"].transpose(0, 1).reshape(-1, 3))
         labels = self.train_labels_M.index_select(0, index).view(rows_ENB.shape)
         sizes_EN = drawn["sizes_NE"].T if "sizes_NE" in drawn else None
-        return StackedBatches(pixels.unflatten(0, rows_ENB.shape), labels, prepare, sizes_EN)
+        keys_EN = drawn["keys_NE"].T if "keys_NE" in drawn else None
+        return StackedBatches(pixels.unflatten(0, rows_ENB.shape), labels, prepare, sizes_EN, keys_EN)
 
     @cached_property
     def _source(self) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -126,8 +136,8 @@ def side_by_side(batches: Sequence[ClientBatches]) -> Tree:
 
     Returns:
         ``rows_NEB``; if images are augmented also ``crops_NEB3``: mirrored or not, row and column of the crop; if there
-        are partial batches also ``sizes_NE``. E is the largest number of steps; the steps that a client does not take
-        are zero, and leave no trace in its training.
+        are partial batches also ``sizes_NE``; if the network has dropout also ``keys_NE``. E is the largest number of
+        steps; the steps that a client does not take are zero, and leave no trace in its training.
     """
     steps = max(len(batch.rows_EB) for batch in batches)
     arrays = {"rows_NEB": np.stack([_padded(batch.rows_EB, steps) for batch in batches])}
@@ -135,6 +145,8 @@ def side_by_side(batches: Sequence[ClientBatches]) -> Tree:
         arrays["crops_NEB3"] = np.stack(crops)
     if sizes := [_padded(batch.sizes_E, steps) for batch in batches if batch.sizes_E is not None]:
         arrays["sizes_NE"] = np.stack(sizes)
+    if keys := [_padded(batch.keys_E, steps) for batch in batches if batch.keys_E is not None]:
+        arrays["keys_NE"] = np.stack(keys)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 

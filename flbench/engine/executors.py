@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, repeat
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -32,6 +32,7 @@ from flbench.engine.local import local_train
 from flbench.errors import out_of_memory
 from flbench.methods.base import Tree, tmap
 from flbench.models.convolutions import pixels_last
+from flbench.models.masks import mask_keys
 from flbench.models.network import buffers_that_are, pure_forward, stacked_forward
 
 _log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class LoopExecutor:
             raise ValueError("layers that combine the clients of a step need the stacked executor")
         self._idle: SimpleQueue[Passes] = SimpleQueue()
         for network in networks:
-            self._idle.put(Passes(network, pure_forward(network)))
+            self._idle.put(Passes(network, pure_forward(network), mask_keys=mask_keys(network)))
         self._ahead = 2 * len(networks)
         self._autocast = autocast
         self._pool = ThreadPoolExecutor(len(networks), "clients", initializer=torch.set_num_threads, initargs=(1,))
@@ -103,7 +104,9 @@ class LoopExecutor:
             if work.batches.sizes_EN is not None:
                 sizes = work.batches.sizes_EN[:, 0].tolist()
                 steps = [(x[:size], y[:size]) for (x, y), size in zip(steps, sizes, strict=True)]
-            result = local_train(seat, lambda hook: hook, task, init, ((x, y, None) for x, y in steps))
+            keys = repeat(None) if work.batches.keys_EN is None else work.batches.keys_EN[:, 0]
+            every = ((x, y, None, key) for (x, y), key in zip(steps, keys, strict=False))
+            result = local_train(seat, lambda hook: hook, task, init, every)
             return map_tensors(result, lambda leaf: leaf.unsqueeze(0))
 
         for position, result in enumerate(self._map(one, range(clients))):
@@ -168,7 +171,7 @@ class StackedExecutor:
         self.convolutions: Mapping[str, str] = {}  #: how each layer convolves, once ``tune`` has chosen it
         self._network, self._autocast, self._tuner = network, autocast, tuner
         self.pixels_last = pixels_last  #: the layout in which a GPU's convolutions are fastest
-        self._passes = Passes(network, stacked_forward(network), dense_layers(network))
+        self._passes = Passes(network, stacked_forward(network), dense_layers(network), mask_keys(network))
         self._forward_one = pure_forward(network)
         self._graphed = None if record is None else GraphedFunction(self._evaluate, record, "an evaluation")
 

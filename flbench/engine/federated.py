@@ -22,6 +22,7 @@ from flbench.engine.clients import JobAt, Results
 from flbench.engine.cuda_round import RecordedRounds
 from flbench.engine.executors import Executor, StackedExecutor
 from flbench.engine.hook_checks import checked
+from flbench.engine.randomness import without_draws
 from flbench.engine.run import RoundInputs, Run, TrainingSetup
 from flbench.engine.server_round import RoundOutcome, RunGroup, RunState, server_round, tree_bytes
 from flbench.engine.trainer import RoundReport, Trainer
@@ -53,6 +54,7 @@ class FederatedTrainer(Trainer):
         participation: float,
     ) -> None:
         super().__init__(setup)
+        self.drawing = f"method {method.label()}, or a layer of the network,"
         method, count = checked(method), len(shards.train)
         labels = setup.images.train_labels_M.cpu()
         counts = [torch.bincount(labels[torch.from_numpy(r)], minlength=setup.images.classes) for r in shards.train]
@@ -171,7 +173,8 @@ def step_together(
     if len(trainers) > 1 and trainers[0].run.shares:
         raise ValueError("runs whose layers combine the clients of a step are trained one by one")
     began = time.perf_counter()
-    reports = _train_round(trainers, keep_clients, wait=wait)
+    with without_draws(trainers[0].drawing):
+        reports = _train_round(trainers, keep_clients, wait=wait)
     seconds = (time.perf_counter() - began) / len(trainers)
     for trainer, report in zip(trainers, reports, strict=True):
         trainer.count_round(report, seconds)

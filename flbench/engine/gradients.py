@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -28,12 +28,14 @@ Target = tuple[Tensor, Tensor | None]
 class Passes:
     """The passes of a network that no other thread uses, and that is in training mode.
 
-    ``dense`` are the layers of a stack whose backward pass is derived by hand; None: autograd derives it.
+    ``dense`` are the layers of a stack whose backward pass is derived by hand; None: autograd derives it. ``mask_keys``
+    are the places of the keys of masks, each with a number of the layer.
     """
 
     network: nn.Module
     forward: Forward
     dense: Sequence[DenseLayer] | None = None
+    mask_keys: Mapping[str, int] = field(default_factory=dict)
 
 
 class Gradient(Protocol):

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence, Set
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from numbers import Real
+from threading import RLock
 from typing import Any
 
 from torch import Tensor
 
+from flbench.engine.randomness import ADVICE, generator_states, moved
 from flbench.errors import PROCESS_ENDS, UserError, out_of_memory
 from flbench.messages import hook_at, reason
 from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, overrides
@@ -34,28 +37,37 @@ def checked(method: Method) -> Method:
     own = [hook for hook in _CHECKS if overrides(cls, hook)]
     seen: set[str] = set()
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    hooks = {hook: _checked(cls, hook, seen) for hook in own}
+    first_calls = RLock()  # one at a time, so that the hook that draws is the one that is named
+    hooks = {hook: _checked(cls, hook, seen, first_calls) for hook in own}
     guarded: type[Method] = type(cls.__name__, (cls,), {**names, **hooks})
     return guarded(**{field.name: getattr(method, field.name) for field in fields(method)})
 
 
-def _checked(cls: type[Method], hook: str, seen: set[str]) -> Callable[..., Any]:
+def _checked(
+    cls: type[Method], hook: str, seen: set[str], first_calls: AbstractContextManager[Any]
+) -> Callable[..., Any]:
     """The hook as a function that names the hook in errors and checks its first value."""
     original, check = inspect.getattr_static(cls, hook), _CHECKS[hook]
 
     def call(self: Method, *given: Any) -> Any:
         try:
-            value = original.__get__(self)(*given)
+            if hook in seen:
+                return original.__get__(self)(*given)
+            with first_calls:
+                before = generator_states()
+                value = original.__get__(self)(*given)
+                generator = moved(before)
         except UserError:
             raise
         except (Exception, *PROCESS_ENDS) as error:
             if out_of_memory(error):
                 raise
             raise UserError(f"{hook_at(cls, hook, 'method', error)} raised {_reason(error)}") from error
-        if hook not in seen:
-            if problem := check(value, *given):
-                raise UserError(f"{hook_at(cls, hook, 'method')} returned {problem}")
-            seen.add(hook)
+        if generator is not None:
+            raise UserError(f"{hook_at(cls, hook, 'method')} draws random numbers from {generator}: {ADVICE}")
+        if problem := check(value, *given):
+            raise UserError(f"{hook_at(cls, hook, 'method')} returned {problem}")
+        seen.add(hook)
         return value
 
     return call
@@ -67,6 +79,8 @@ def _reason(error: BaseException) -> str:
             f"{type(error).__name__}: it reads the value of a tensor (.item(), float(...) or a branch), but is mapped "
             "over the clients of a stack; use tensor operations such as torch.where"
         )
+    if "randomness error mode" in str(error):
+        return f"{type(error).__name__}: it draws random numbers from torch's default generator: {ADVICE}"
     return reason(error)
 
 

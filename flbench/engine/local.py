@@ -26,7 +26,7 @@ def local_train(
     lift: Lift,
     task: ClientTask,
     start: ClientInit,
-    batches: Iterable[tuple[Tensor, Tensor, Tensor | None]],
+    batches: Iterable[tuple[Tensor, Tensor, Tensor | None, Tensor | None]],
 ) -> ClientResult:
     """Run the local steps.
 
@@ -39,7 +39,7 @@ def local_train(
             a stack with unequal steps, E is the largest number; the batches of the steps that a client does not take
             do not affect its result. Third, for a stack with partial batches, the number of samples (N,) of each batch.
             The samples beyond it do not affect the result if the network and the method treat each sample by itself
-            (``partial_batches``).
+            (``partial_batches``). Last, for a network with dropout, the key of the step's masks, 0-d or (N,).
 
     Returns:
         The state after training; for a stack every tensor has the leading axis N.
@@ -54,12 +54,14 @@ def local_train(
     gradient_there = gradient_of(passes, lifted, task.autocast) if lifted.perturbs else None
     rates = rates_of(task.each.get("lr", sgd.lr), params)
     notes, takes = [], []
-    for step, (images, labels, sizes) in enumerate(batches):
+    for step, (images, labels, sizes, key) in enumerate(batches):
         # Which clients (N,) take this step; None if all do.
         training = step < start.steps if isinstance(start.steps, Tensor) else None
         buffers_before = buffers if training is None else tmap(torch.clone, buffers)
         batch = images, (labels, sizes), gradient.taught(images) if lifted.teachers else {}
         seen = {**buffers, **frozen} if frozen else buffers
+        if key is not None:
+            seen = {**seen, **{name: key ^ number for name, number in passes.mask_keys.items()}}
         note, grads = gradient(params, seen, *batch)
         notes.append(note)
         takes.append(training)

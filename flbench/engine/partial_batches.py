@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from flbench.methods.base import Method, overrides
+from flbench.models.masks import mask_keys
 
 
 def stacks_partial_batches(method: Method, network: nn.Module, image: tuple[int, int, int]) -> bool:
@@ -16,6 +17,8 @@ def stacks_partial_batches(method: Method, network: nn.Module, image: tuple[int,
     respect to other samples, and by buffers that training changes: they hold statistics of whole batches. The network
     is in training mode afterwards, and its buffers are as before.
     """
+    if mask_keys(network):  # masks of a batch that is filled up are other ones, unless samples come first everywhere
+        return False
     if any(overrides(type(method), hook) for hook in ("logits", "loss", "penalty")):
         return False
     buffers = {name: leaf.clone() for name, leaf in network.named_buffers()}

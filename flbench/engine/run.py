@@ -45,6 +45,7 @@ class TrainingSetup:
         executor: trains clients and evaluates models.
         params: initial parameters, in the network's order. ``buffers``: likewise.
         seed: of all random choices.
+        masked: whether the network has dropout, whose masks have a key in each step.
         drop_last: whether the remainder of an epoch is dropped; otherwise it is a partial batch.
         record: records a round as one CUDA graph; None: rounds are computed operation by operation, as on a CPU.
     """
@@ -59,6 +60,7 @@ class TrainingSetup:
     seed: int
     record: Recorder | None = None
     drop_last: bool = True
+    masked: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +104,11 @@ class Run:
         """Return what a client sees in a round."""
         key = {"seed": self.setup.seed, "client": client, "round": round}
         shape = {"steps": self.steps[client], "batch_size": self.setup.batch_size}
+        masked = self.setup.masked
         if self.setup.drop_last:
-            return self.setup.images.draw(federated_rows(self.rows[client], **key, **shape), None, **key)
+            return self.setup.images.draw(federated_rows(self.rows[client], **key, **shape), None, **key, masked=masked)
         rows_EB, sizes_E = partial_rows(self.rows[client], **key, **shape)
-        return self.setup.images.draw(rows_EB, sizes_E, **key)
+        return self.setup.images.draw(rows_EB, sizes_E, **key, masked=masked)
 
     def weights(self, cohort: Rows) -> NDArray[np.float64]:
         """Return the participants' numbers (5, n).

@@ -27,6 +27,7 @@ from flbench.engine.freed_memory import keep_freed_memory
 from flbench.engine.initial_factors import Start, set_factors
 from flbench.engine.optimizers import Adam, Sgd
 from flbench.engine.partial_batches import stacks_partial_batches
+from flbench.engine.randomness import check_network
 from flbench.engine.run import TrainingSetup
 from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
@@ -36,6 +37,7 @@ from flbench.models.base import Model
 from flbench.models.flops import sample_flops
 from flbench.models.frozen import initial_trees
 from flbench.models.initial_weights import build
+from flbench.models.masks import mask_keys
 from flbench.models.network import head_weight
 from flbench.models.norms import Norm
 from flbench.streams import stream
@@ -104,6 +106,7 @@ def make_trainer(
         chunk = clients_that_fit(first, image, experiment.batch_size, method, neighbours)
         runner = StackedExecutor(network(), autocast, chunk, tuner.record, tuner, pixels_last=True)
         record = tuner.record
+    check_network(first, image, f"model {experiment.model.label()}", stacked=runner.name == "stacked")
     params, buffers = initial_trees(first)
     setup = TrainingSetup(
         sgd=_optimizer(experiment),
@@ -113,6 +116,7 @@ def make_trainer(
         executor=runner,
         params=params,
         buffers=buffers,
+        masked=bool(mask_keys(first)),
         seed=experiment.seed,
         record=record,
         drop_last=_drops_last(experiment),

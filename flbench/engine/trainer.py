@@ -19,6 +19,7 @@ from torch import Tensor
 
 from flbench import metrics
 from flbench.engine.executors import StackedExecutor
+from flbench.engine.randomness import without_draws
 from flbench.engine.run import TrainingSetup
 from flbench.methods.base import Tree
 
@@ -66,9 +67,13 @@ class Trainer(ABC):
                 round that is waited for.
         """
         began = time.perf_counter()
-        report = self._train_round(keep_clients, wait)
+        with without_draws(self.drawing):
+            report = self._train_round(keep_clients, wait)
         self.count_round(report, time.perf_counter() - began)
         return report
+
+    #: What may draw random numbers in a round, in the error of a round that has drawn some.
+    drawing = "a layer of the network"
 
     def count_round(self, report: RoundReport, seconds: float) -> None:
         """Count a round."""

@@ -13,6 +13,7 @@ from torch.func import vmap
 from flbench.models.frozen import frozen_names
 from flbench.models.heads.base import Head
 from flbench.models.layers import Flatten, StackableLayer
+from flbench.models.masks import is_masked
 from flbench.models.norms.base import Norm
 from flbench.models.sites import Shape, Site
 from flbench.models.stages import Step
@@ -147,6 +148,8 @@ def _places(network: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
                 if leaf is not None:
                     name = names.setdefault(id(leaf), f"{path}.{key}" if path else key)
                     places.setdefault(name, []).append((tensors, key))
+        if is_masked(module):
+            places[f"{path}.mask_key" if path else "mask_key"] = [(vars(module), "mask_key")]
     return places
 
 

@@ -1,6 +1,7 @@
 """Torch's own layers in the form in which a network of plain torch modules can be trained as a stack of clients.
 
-``adapt`` gives the modules of a network these classes. One client alone computes what torch computes, to the bit.
+``adapt`` gives the modules of a network these classes. One client alone computes what torch computes, to the bit, but
+for the masks of dropout (``masks``).
 
 Shape suffixes: B batch, C channels.
 """
@@ -11,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from flbench.models import masks
 from flbench.models.layers import at_least_float
+from flbench.models.masks import Masked
 
 
 def adapt(network: nn.Module) -> None:
@@ -19,6 +22,8 @@ def adapt(network: nn.Module) -> None:
     for module in network.modules():
         if (own := _FORMS.get(type(module))) is not None:
             module.__class__ = own
+            if isinstance(module, Masked):
+                module.mask_key = torch.zeros((), dtype=torch.int64)
 
 
 class _MappedBatchNorm(_BatchNorm):
@@ -69,9 +74,21 @@ class BatchNorm3d(_MappedBatchNorm, nn.BatchNorm3d):
     """``torch.nn.BatchNorm3d``."""
 
 
+#: Layers with masks alone.
+DROPOUTS = (
+    masks.Dropout,
+    masks.Dropout1d,
+    masks.Dropout2d,
+    masks.Dropout3d,
+    masks.AlphaDropout,
+    masks.FeatureAlphaDropout,
+)
+
 #: The form of each class of torch; subclasses of other packages stay as they are.
 _FORMS: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm1d: BatchNorm1d,
     nn.BatchNorm2d: BatchNorm2d,
     nn.BatchNorm3d: BatchNorm3d,
+    **{getattr(nn, one.__name__): one for one in DROPOUTS},
+    nn.MultiheadAttention: masks.MultiheadAttention,
 }

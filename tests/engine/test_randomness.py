@@ -1,0 +1,118 @@
+"""Draws from default generators are found and named."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from flbench.engine.federated import step_together
+from flbench.engine.randomness import check_network, generator_states, without_draws
+from flbench.errors import UserError
+from flbench.methods.base import Context, Method, Tree
+from flbench.models.initial_weights import build
+from flbench.models.norms import Norm
+from tests.own_models import FunctionalDropout, ReadingModel
+from tests.toys import toy_network, toy_trainer
+
+IMAGE = (1, 8, 8)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_functional_dropout_names_its_module(stacked: bool) -> None:
+    network = build(FunctionalDropout(), IMAGE, 3, Norm(), True, seed=0)
+    with pytest.raises(
+        UserError, match=r"model own: the module body\.2 \(.*Dropping\) draws random numbers from torch's"
+    ):
+        check_network(network, IMAGE, "model own", stacked=stacked)
+
+
+def test_a_module_that_cannot_be_mapped_is_named() -> None:
+    network = build(ReadingModel(), IMAGE, 3, Norm(), True, seed=0)
+    with pytest.raises(
+        UserError, match=r"the module body\.1 \(.*Reading\) cannot be trained as a stack of clients .*loop"
+    ):
+        check_network(network, IMAGE, "model own", stacked=True)
+    check_network(network, IMAGE, "model own", stacked=False)
+
+
+@pytest.mark.parametrize("model", ["encoder", "bn-cnn", "cumulative-bn-cnn", "pretrained", "toy-vit", "mlp"])
+def test_a_check_changes_nothing(model: str) -> None:
+    image = (2, 4, 6) if model == "toy-vit" else IMAGE
+    network = toy_network(model, image=image)
+    before = {name: leaf.clone() for name, leaf in network.state_dict().items()}
+    states = generator_states()
+    check_network(network, image, "model", stacked=True)
+    assert generator_states() == states
+    assert all(torch.equal(leaf, before[name]) for name, leaf in network.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("draw", "name"),
+    [
+        (lambda: torch.rand(1), "torch's default generator"),
+        (lambda: np.random.rand(), "numpy's global generator"),
+        (lambda: random.random(), "Python's random module"),
+    ],
+)
+def test_every_generator_is_watched(draw: Callable[[], Any], name: str) -> None:
+    said = f"it draws random numbers from {name}: two runs of one id would differ"
+    with pytest.raises(UserError, match=said), without_draws("it"):
+        draw()
+    with without_draws("it"):
+        np.random.default_rng(0).random()
+
+
+@dataclass(frozen=True)
+class Noisy(Method):
+    """Adds noise to the aggregate."""
+
+    def aggregate(self, changes_n: Tree, weights_n: Tensor) -> Tree:
+        return {name: leaf.mean(0) + torch.randn_like(leaf[0]) for name, leaf in changes_n.items()}
+
+
+@dataclass(frozen=True)
+class NoisyClients(Method):
+    """Adds noise to the gradient."""
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        return {name: leaf + torch.randn_like(leaf) for name, leaf in g.items()}
+
+
+@dataclass(frozen=True)
+class LateNoise(Method):
+    """Draws from the second round on."""
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: Any) -> tuple[Tree, Tree]:
+        if ctx.round > 0:
+            np.random.rand()
+        return super().server_step(x, delta, message, state, ctx)
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+@pytest.mark.parametrize(("method", "hook"), [(Noisy(), "aggregate"), (NoisyClients(), "direction")], ids=str)
+def test_a_hook_that_draws_is_named(executor: str, method: Method, hook: str) -> None:
+    trainer = toy_trainer(method, executor=executor, pool=2)
+    with pytest.raises(UserError, match=rf"test_randomness\.py:\d+: the hook {hook} .* draws? random numbers"):
+        trainer.step()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_later_draw_ends_the_run(together: bool) -> None:
+    trainers = [toy_trainer(LateNoise(), executor="stacked", seed=seed) for seed in (0, 1)]
+
+    def step() -> None:
+        if together:
+            step_together(trainers, [False, False])
+        else:
+            trainers[0].step()
+
+    step()
+    with pytest.raises(UserError, match="fedavg, or a layer of the network, draws random numbers from numpy's global"):
+        step()
