@@ -71,7 +71,9 @@ def main() -> None:
     parser.add_argument("--norms", default="", help="comma-separated names; default: all")
     arguments = parser.parse_args()
     sites = tuple(MODELS.parse(arguments.model).sites((3, 32, 32)))
-    fitting = [name for name in NORMS.classes if not NORMS.parse(name).problem(sites)]
+    norms = [NORMS.parse(name) for name in NORMS.classes]
+    # With a norm in lock step all clients are one stack, and this is the loop.
+    fitting = [norm.name for norm in norms if not norm.problem(sites) and not norm.lock_step]
     names = arguments.norms.split(",") if arguments.norms else fitting
     torch.set_num_threads(1)
     data = random_data((3, 32, 32), 10, train=1000)

@@ -130,6 +130,9 @@ class Stub:
     def group_size(self, experiment: Experiment) -> int:
         return 1
 
+    def check(self, experiment: Experiment) -> None:
+        pass
+
     def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Callable[..., None]) -> None:
         self.wall.append(time.perf_counter() - self.search_start[0])
         self.cpu.append(time.thread_time() - self.search_start[1])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -73,3 +76,14 @@ def test_the_gallery_has_every_kind_of_figure() -> None:
     shown = {path.partition("-")[0] for path in re.findall(r"\]\(figures/(.*?)\.svg\)", text)}
     kept = {path.stem.partition("-")[0] for path in DOCS.glob("figures/*.svg")}
     assert shown == kept == set(re.findall(r"^flbench plot (\w+) ", text, re.MULTILINE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["overview", "published"])
+def test_the_command_in_the_gallery_draws_the_figure_below_it(kind: str, tmp_path: Path) -> None:
+    text = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    found = re.search(rf"^(flbench plot {kind} .*)\n```\n\n!\[.*\]\((figures/.*)\)$", text, re.MULTILINE)
+    assert found is not None
+    command = [sys.executable, "-c", "from flbench.cli import main; main()", *shlex.split(found[1])[1:]]
+    subprocess.run([*command, "--out", str(tmp_path)], cwd=DOCS.parent, check=True, capture_output=True)
+    assert (tmp_path / Path(found[2]).name).read_bytes() == (DOCS / found[2]).read_bytes()

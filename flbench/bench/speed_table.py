@@ -96,11 +96,12 @@ def _shown(spread: Spread) -> str:
 
 def _same_work(task: Mapping[str, Any], measured: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A sentence on how far the weights of other frameworks are from flbench's, if there are any."""
-    differences = [row["difference"] for row in measured if "difference" in row]
+    differences = [f"{row['difference']:.0e} ({row['name']})" for row in measured if "difference" in row]
     if differences:
         yield textwrap.fill(
             "The other frameworks train on flbench's batches from the same initial weights. After "
-            f"{task['all_rounds']} rounds their weights differ from flbench's by at most {max(differences):.0e}: "
-            "rounding errors, which grow where a ReLU switches. The plain loops draw batches of their own.",
+            f"{task['all_rounds']} rounds their weights differed in this measurement from flbench's by up to "
+            f"{', '.join(differences)}: rounding errors, which grow where a ReLU switches. Another measurement may "
+            "find more: one found 1e-03 for Flower. The plain loops draw batches of their own.",
             WIDTH,
         )

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -15,6 +15,8 @@ from flbench.bench.contest import TASKS, measure
 from flbench.bench.measure import Note
 from flbench.bench.peers import FOLDER
 from flbench.bench.speed_table import replaced, speed_ratios, speed_tables
+from flbench.bench.workloads import WORKLOADS
+from flbench.data.datasets import Dataset, load
 from flbench.errors import UserError
 
 #: A checkout of the repository, and the measurement in it.
@@ -27,12 +29,15 @@ def measure_tables(data: Path | None, progress: Callable[[], AbstractContextMana
     """Return the measurements of the tables, made on one core.
 
     Raises:
-        UserError: this is not a checkout, a page has no place for its speeds, or a framework failed.
+        UserError: this is not a checkout, a page has no place for its speeds, a data set is missing, or a framework
+            failed.
     """
     if not FOLDER.is_dir():
         raise UserError(f"--readme runs in a checkout of flbench's repository only: there is no folder {FOLDER}")
     for page in PAGES:
         replaced((ROOT / page).read_text(encoding="utf-8"), "", page)  # before minutes of measuring
+    for task in TASKS:
+        load(cast(Dataset, WORKLOADS[task.workload].experiment(lr=task.lr).dataset), data)  # which the pages name
     with _one_core(), progress() as note:
         return [measure(task, data, note) for task in TASKS]
 
