@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 #: Modules that take most of a second or more, imported inside functions everywhere.
-HEAVY = ("torch", "torchvision", "pandas", "matplotlib", "sklearn", "scipy", "pyarrow", "wandb", "PIL")
+HEAVY = ("torch", "torchvision", "pandas", "matplotlib", "sklearn", "scipy", "pyarrow", "wandb", "PIL", "submitit")
 
 #: Modules that take most of a tenth of a second: ``flbench --help`` imports none, a command those that it needs.
 SLOW = ("numpy", "pydantic", "rich.console", "ruamel.yaml", "flbench.config", "flbench.store", "flbench.sweeps")

@@ -1,4 +1,4 @@
-"""The batch script of an array of workers, and the call of sbatch.
+"""The batch script of an array of workers, which submitit writes, and the call of sbatch.
 
 A job runs ``python -m flbench.worker``, as on any machine. Submitting a command line instead of a pickle means that
 nothing in the store can execute code, that no job needs a file which its launcher may not have written, and that only
@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from flbench.errors import UserError
 from flbench.launch.local import ONE_THREAD
@@ -23,11 +24,14 @@ from flbench.slurm.job import GRACE, JOB_END, LOG
 from flbench.store import files
 from flbench.store.secrets import is_secret, redact
 
+if TYPE_CHECKING:
+    from submitit.slurm.slurm import SlurmExecutor
+
 #: SLURM's variables that sbatch gets even if this process runs inside another job.
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 
-#: Most tasks of an array that run at a time, unless the profile sets another number.
-PARALLEL = 256
+#: The folder that submitit gets: it and SLURM would replace a %j of the real one, which follows in the script's text.
+_FOLDER = Path("/FOLDER")
 
 _GPUS = ("GPUS", "GPUS_PER_NODE", "GPUS_PER_SOCKET", "GPUS_PER_TASK", "GRES", "TRES_PER_TASK")
 
@@ -42,6 +46,9 @@ _OVERRIDING = {
     "requeue": ("NO_REQUEUE",),
     "time": ("TIMELIMIT",),
 }
+
+#: What separates the options from the lines that the job executes.
+_SETUP = "\n\n# setup\n"
 
 #: sbatch would return only when the jobs have ended.
 _NEVER = "SBATCH_WAIT"
@@ -102,26 +109,15 @@ class Array:
 
     def script(self, environment: Mapping[str, str] = os.environ) -> str:
         """Return the batch script; comments name the variables of this shell that sbatch reads, or does not get."""
-        options, kept = self._options(), self._environment(environment)
+        text = self._text()
+        kept = _passed_on(environment, text)
         inputs = sorted(name for name in environment if name.startswith(("SBATCH_", "SRUN_")))
         passed = ", ".join(f"{name}={kept[name]!r}" for name in inputs if name in kept)
         hidden = ", ".join(name for name in inputs if name not in kept)
         shell = [f"# From this shell, sbatch also reads {passed}"] if passed else []
         shell += [f"# From this shell, sbatch does not get {hidden}: this script decides"] if hidden else []
-        step = ["srun", "--unbuffered", "--output", self._log_pattern, f"--cpus-per-task={self.request.cpus}"]
-        return "\n".join(
-            [
-                *("#!/bin/bash", "", "# Parameters"),
-                *(
-                    f"#SBATCH --{name}" + (f"={shlex.quote(options[name])}" if options[name] else "")
-                    for name in sorted(options)
-                ),
-                *(redact(line) for line in shell),
-                *("", "# setup", *self._exports(), *self.request.setup),
-                # Without --export=ALL, an SBATCH_EXPORT of the user would take the exports from the worker.
-                *("", "# command", f"{shlex.join([*step, '--export=ALL'])} {self.command}", ""),
-            ]
-        )
+        options, setup, rest = text.partition(_SETUP)
+        return "\n".join([options, *(redact(line) for line in shell)]) + setup + rest
 
     def submit(self) -> str:
         """Write the script into the folder and call sbatch.
@@ -134,66 +130,81 @@ class Array:
             UserError: sbatch cannot be called.
             OSError: the script cannot be written.
         """
-        path = self.folder / "job.sh"
-        files.replace(path, os.fsencode(self.script()))
+        from submitit.core.utils import FailedSubmissionError
+
+        path, executor, text = self.folder / "job.sh", self._executor(), self.script()
+        files.replace(path, os.fsencode(text))
+        # submitit's _submit_command has no limit on the time, and writes to another folder if this one's path has %j.
         try:
             done = subprocess.run(
-                ["sbatch", str(path)], capture_output=True, text=True, errors="replace", timeout=TIMEOUT,
-                env=self._environment(os.environ), check=False,
+                executor._make_submission_command(path), capture_output=True, text=True, errors="replace",
+                timeout=TIMEOUT, env=_passed_on(os.environ, text), check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise Refused(str(error)) from None
         except OSError as error:
             raise UserError(f"sbatch cannot be called ({error.strerror}): is this machine part of a cluster?") from None
-        job = re.search(r"job ([0-9]+)", done.stdout)
-        if done.returncode or job is None:
+        if done.returncode:
             raise Refused(done.stderr or done.stdout)
-        return job.group(1)
+        try:
+            return executor._get_job_id_from_submission_command(done.stdout)
+        except FailedSubmissionError:
+            raise Refused(done.stderr or done.stdout) from None
 
-    def _options(self) -> dict[str, str]:
-        """Return the options of sbatch, '' for one without a value."""
+    def _text(self) -> str:
+        """Return the script without the comments on the shell."""
+        text = self._executor()._make_submission_file_text(self.command, "")
+        # A percent sign of the folder is doubled: SLURM writes it once.
+        log = shlex.quote(f"{str(self.folder).replace('%', '%%')}/%A_%a_0_log.out")
+        for task in ("0", "%t"):  # of sbatch, of srun
+            text = text.replace(f"{_FOLDER}/%A_%a_{task}_log.out", log, 1)
+        return text
+
+    def _executor(self) -> SlurmExecutor:
+        """Return the submitit executor of this array."""
+        from submitit.slurm.slurm import SlurmExecutor
+
+        class ScriptWriter(SlurmExecutor):
+            """A SlurmExecutor that writes scripts on machines without SLURM, too."""
+
+            @classmethod
+            def affinity(cls) -> int:
+                return 1
+
+        executor = ScriptWriter(_FOLDER)
+        executor.update_parameters(**self._parameters())
+        executor.parameters["map_count"] = self.tasks
+        return executor
+
+    def _parameters(self) -> dict[str, Any]:
+        """Return the request as submitit's parameters."""
         request = self.request
-        given: dict[str, object] = {
-            "array": f"0-{self.tasks - 1}%{min(self.tasks, request.parallel or PARALLEL)}",
-            "cpus-per-task": request.cpus,
-            "job-name": self.name,
-            "nodes": 1,
-            "ntasks-per-node": 1,
-            "open-mode": "append",
-            "output": self._log_pattern,
-            "requeue": "",
-            "signal": f"USR2@{request.grace}",
-            "time": math.ceil(request.seconds / 60),
+        optional = {
             "partition": request.partition,
             "account": request.account,
             "qos": request.qos,
-            "gpus-per-node": request.gpus,
+            "gpus_per_node": request.gpus,
             "gres": request.gres,
             "mem": None if request.mem is None else f"{math.ceil(request.mem / 2**20)}M",
             "constraint": request.constraint,
             "exclude": request.exclude,
+            "array_parallelism": request.parallel,
         }
-        return {name: str(value) for name, value in given.items() if value is not None}
-
-    def _environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of sbatch, which the jobs inherit.
-
-        It lacks secrets, which workers do not need and SLURM would keep in its files; the variables of a job around
-        this process; those of srun; and those of sbatch that would override an option of the script.
-        """
-        options = self._options()
-        ours = {_NEVER, *(f"SBATCH_{option.upper().replace('-', '_')}" for option in options)}
-        ours |= {f"SBATCH_{name}" for option in options for name in _OVERRIDING.get(option, ())}
         return {
-            name: value
-            for name, value in environment.items()
-            if name in KEPT_VARIABLES or not (name in ours or name.startswith(("SLURM_", "SRUN_")) or is_secret(name))
+            **{key: value for key, value in optional.items() if value is not None},
+            "job_name": self.name,
+            "time": math.ceil(request.seconds / 60),
+            "ntasks_per_node": 1,
+            "cpus_per_task": request.cpus,
+            # Since SLURM 22.05 a step does not inherit the CPUs. Without --export=ALL, an SBATCH_EXPORT of the user
+            # would take the exports from the worker.
+            "srun_args": [f"--cpus-per-task={request.cpus}", "--export=ALL"],
+            "signal_delay_s": request.grace,
+            "stderr_to_stdout": True,
+            "wckey": None,
+            "additional_parameters": {"requeue": True},
+            "setup": [*self._exports(), *request.setup],
         }
-
-    @property
-    def _log_pattern(self) -> str:
-        """The file of a task's output, as SLURM writes it: a percent sign of the folder is doubled."""
-        return f"{str(self.folder).replace('%', '%%')}/%A_%a_0_log.out"
 
     def _exports(self) -> list[str]:
         """Return the lines that set the worker's environment; first of all, since the time of the setup counts too."""
@@ -203,6 +214,22 @@ class Array:
             f"export {JOB_END}=$(($(date +%s) + {seconds})) {GRACE}={self.request.grace} {LOG}={log}",
             f"export {' '.join(f'{name}={value}' for name, value in ONE_THREAD.items())}",
         ]
+
+
+def _passed_on(environment: Mapping[str, str], script: str) -> dict[str, str]:
+    """Return the environment of sbatch, which the jobs inherit.
+
+    It lacks secrets, which workers do not need and SLURM would keep in its files; the variables of a job around
+    this process; those of srun; and those of sbatch that would override an option of the script.
+    """
+    options = re.findall(r"^#SBATCH --([a-z-]+)", script.partition(_SETUP)[0], re.MULTILINE)
+    ours = {_NEVER, *(f"SBATCH_{option.upper().replace('-', '_')}" for option in options)}
+    ours |= {f"SBATCH_{name}" for option in options for name in _OVERRIDING.get(option, ())}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in KEPT_VARIABLES or not (name in ours or name.startswith(("SLURM_", "SRUN_")) or is_secret(name))
+    }
 
 
 def require_loggable(store: Path) -> None:

@@ -1,4 +1,4 @@
-"""Workers as array jobs of a SLURM cluster."""
+"""Workers as array jobs of a SLURM cluster, submitted with submitit."""
 
 from __future__ import annotations
 

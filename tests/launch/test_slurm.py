@@ -98,7 +98,7 @@ def test_script_requests_what_the_profile_sets(tmp_path: Path) -> None:
     assert "--workers=10" in lines[-1]
     assert "--memory=usual" in lines[-1]
     assert lines[-1].endswith('"--offset=$((0 + SLURM_ARRAY_TASK_ID))"')
-    assert "pickle" not in text
+    assert "pickle" not in text and "submitit.core" not in text
 
 
 #: Variables of a calling shell by which sbatch or srun would change the script, and such as add to it.
