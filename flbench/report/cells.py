@@ -17,7 +17,7 @@ from typing import Any
 
 from flbench.config import Experiment, Federated, Training
 from flbench.messages import format_scalar
-from flbench.metric_specs import METRICS, value_of
+from flbench.metric_specs import METRICS, Record, value_of
 from flbench.report.literal import line
 from flbench.report.provenance import CONTRIBUTED_BY, describe
 from flbench.report.runs import Run
@@ -139,7 +139,15 @@ class Cell:
     @cached_property
     def by_seed(self) -> Mapping[int, float]:
         """The metric by seed, finite values only."""
-        found = {run.experiment.seed: value_of(run.record, self.metric) for run in self.runs}
+        return self._finite((run, run.record) for run in self.runs)
+
+    @cached_property
+    def last_by_seed(self) -> Mapping[int, float]:
+        """The metric of the last evaluation by seed, of the seeds whose value is a mean; finite ones only."""
+        return self._finite((run, run.last) for run in self.runs if run.last is not None)
+
+    def _finite(self, records: Iterable[tuple[Run, Record | None]]) -> dict[int, float]:
+        found = {run.experiment.seed: value_of(record, self.metric) for run, record in records}
         return {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
 
     @property
@@ -308,11 +316,10 @@ def code_text(cell: Cell) -> list[str]:
 
 def tail_text(cell: Cell) -> list[str]:
     """Return ``last 97.10`` beside a mean over the last evaluations, and how many seeds have too few of them."""
-    averaged = [run for run in cell.runs if run.last is not None]
-    last = summarize([value for run in averaged if (value := value_of(run.last, cell.metric)) is not None])
+    last = summarize(list(cell.last_by_seed.values()))
     if last is None:
         return []
-    short = sum(run.record is not None for run in cell.runs) - len(averaged)
+    short = sum(run.record is not None and run.last is None for run in cell.runs)
     return [f"last {METRICS[cell.metric].text(last.mean)}", *([f"{short} with the last alone"] if short else [])]
 
 

@@ -98,6 +98,7 @@ class Planned:
     pair: Pair
     place: Place
     judged: Judged
+    last: Difference | None  # by the last evaluations, where the values are means of several
     cells: int  # differences of cells that are averaged
     missing: int  # those left out, because a cell has no value for some seed
 
@@ -203,10 +204,16 @@ def planned(kinds: Sequence[tuple[Sequence[Cell], Axes]], layout: Layout) -> tup
     differences = {
         at: found
         for at, gains in complete.items()
-        if gains and (found := paired(_mean([g.plus for g in gains]), _mean([g.minus for g in gains]))) is not None
+        if (found := _difference(gains, lambda cell: cell.by_seed)) is not None
     }
     return tuple(
-        Planned(*at, one, len(complete[at]), len(places[at]) - len(complete[at]))
+        Planned(
+            *at,
+            one,
+            _difference(complete[at], lambda cell: cell.last_by_seed),
+            len(complete[at]),
+            len(places[at]) - len(complete[at]),
+        )
         for at, one in judged(differences, layout.tie_margin).items()
     )
 
@@ -301,7 +308,15 @@ def _is(field: str, value: str) -> Callable[[Experiment], bool]:
     return condition([f"{field}={value}"])
 
 
-def _mean(parts: Sequence[Sequence[Cell]]) -> dict[int, float]:
-    """Return the mean over gains of the sum of their cells, for each seed that all cells have."""
-    seeds = sorted(set.intersection(*(set(cell.by_seed) for cells in parts for cell in cells)))
-    return {seed: math.fsum(cell.by_seed[seed] for cells in parts for cell in cells) / len(parts) for seed in seeds}
+def _difference(gains: Sequence[_Gain], values: Callable[[Cell], Mapping[int, float]]) -> Difference | None:
+    """Return the mean of some gains, paired by seed; None where no seed has all values."""
+    if not gains:
+        return None
+    sides = [gain.plus for gain in gains], [gain.minus for gain in gains]
+    return paired(*(_mean([[values(cell) for cell in cells] for cells in side]) for side in sides))
+
+
+def _mean(parts: Sequence[Sequence[Mapping[int, float]]]) -> dict[int, float]:
+    """Return the mean over gains of the sum of their values, for each seed that all cells have."""
+    seeds = sorted(set.intersection(*(set(of_cell) for cells in parts for of_cell in cells)))
+    return {seed: math.fsum(of_cell[seed] for cells in parts for of_cell in cells) / len(parts) for seed in seeds}

@@ -94,8 +94,8 @@ class Run:
     failure: str | None = None
     result: Result | None = None
     record: Record | None = None
-    averaged: int = 1  # evaluations whose mean the record is
     last: Record | None = None  # that of the last evaluation, where the record is a mean
+    since: int | None = None  # the round of the first evaluation of that mean
     varied: frozenset[str] = frozenset()  # methods of which the report has several variants
     dropped: int | None = None  # the rung at which a search ended it; its result is of that rung
 
@@ -113,7 +113,7 @@ class Run:
     @property
     def at_last(self) -> Run:
         """The run with the record of its last evaluation in place of a mean."""
-        return self if self.last is None else replace(self, record=self.last, averaged=1, last=None)
+        return self if self.last is None else replace(self, record=self.last, last=None, since=None)
 
     @property
     def cell(self) -> tuple[str, int]:
@@ -292,7 +292,7 @@ def _over_tail(run: Run, source: Source) -> Run:
     averaged = (name for name, metric in METRICS.items() if metric.is_averaged and name in run.record)
     values = {name: [value_of(record, name) for record in evaluated] for name in averaged}
     means = {name: math.fsum(known) / TAIL for name, of in values.items() if (known := _complete(of))}
-    return replace(run, record={**run.record, **means}, averaged=TAIL, last=run.record)
+    return replace(run, record={**run.record, **means}, last=run.record, since=evaluated[0]["round"])
 
 
 def _complete(values: Sequence[float | None]) -> list[float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from flbench.metric_specs import METRICS, Metric
 from flbench.report.costs import Reached
 from flbench.report.planned import Judged
-from flbench.report.stats import Contrast
+from flbench.report.stats import Contrast, Difference
 from flbench.report.tables import POINT, Layout, Table
 from flbench.report.ticks import Tick, axis_label, place_label
 
@@ -47,12 +47,22 @@ def row_name(row: Sequence[Tick]) -> str:
 
 def contrast_text(contrast: Contrast, metric: str) -> tuple[str, str]:
     """Return ``+20.66 ± 3.10``, and the line below it, ``p 0.012, n=3``."""
-    found, known = contrast.difference, METRICS[metric]
-    half_width = "" if found.half_width is None else f" ± {known.text(found.half_width)}"
-    text = f"{known.change(found.mean)}{half_width}"
+    text, n = difference_text(contrast.difference, metric), contrast.difference.n
     if contrast.p is None:
-        return text, f"n={found.n}, no test"
-    return text, f"p {'<0.001' if contrast.p < 0.001 else f'{contrast.p:.2g}'}, n={found.n}"
+        return text, f"n={n}, no test"
+    return text, f"p {'<0.001' if contrast.p < 0.001 else f'{contrast.p:.2g}'}, n={n}"
+
+
+def difference_text(found: Difference, metric: str) -> str:
+    """Return ``+20.66 ± 3.10``."""
+    known = METRICS[metric]
+    half_width = "" if found.half_width is None else f" ± {known.text(found.half_width)}"
+    return f"{known.change(found.mean)}{half_width}"
+
+
+def last_text(last: Difference | None, metric: str) -> list[str]:
+    """Return ``last +15.20 ± 2.90`` beside a difference of means over several evaluations."""
+    return [] if last is None else [f"last {difference_text(last, metric)}"]
 
 
 def margin_text(margin: float, metric: Metric) -> str:

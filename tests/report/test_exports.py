@@ -116,7 +116,7 @@ def test_the_ends_of_runs_report_the_same_numbers(tmp_path: Path) -> None:
         assert replace(one, result=result).has_curve is has_curve, rounds
     for source in sources:
         (run,) = collect(source, [long], select_by="tail").runs
-        assert run.record is not None and run.last is not None and run.averaged == 5
+        assert run.record is not None and run.last is not None and run.since == 40
         assert (run.record["acc"], run.last["acc"]) == pytest.approx((0.6, 0.8)), "the mean of 0.4 to 0.8, and the last"
         assert run.record["seconds"] == run.last["seconds"]
         assert "<sub>last 80.00" in text(source, [long], select_by="tail")

@@ -66,6 +66,35 @@ def test_an_interaction_is_the_gain_in_one_column_minus_that_in_another() -> Non
     assert "Holm's correction over all of this section that have a test (6)" in text
 
 
+def test_the_gain_of_the_last_evaluation_stands_beside_that_of_the_mean() -> None:
+    requests = [
+        (experiment(norm=norm, rounds=100, E=10, seed=seed), mean + 0.01 * seed * seed, last)
+        for norm, mean, last in (("none", 0.6, 0.7), ("ln", 0.8, 0.82))
+        for seed in range(3)
+    ]
+    runs = [
+        Run(request, 100, "done", record={"acc": mean}, last={"acc": last}, since=60)
+        for request, mean, last in requests
+    ]
+    board = leaderboard_of(Collection(tuple(runs)), contrasts=(GAIN,), select_by="val-tail")
+    (section,) = board.sections
+    (one,) = section.planned
+    assert one.contrast.difference.mean == pytest.approx(0.2) and one.last is not None
+    assert (one.last.n, one.last.mean, one.last.half_width) == (3, pytest.approx(0.12), 0.0)
+    text = markdown_of(board)
+    assert "+20.00 ± 0.00<br><sub>open</sub><br><sub>last +12.00 ± 0.00</sub>" in text
+    assert "last: the same difference in the last evaluation alone" in text
+    assert "mean of the last 5 evaluations (rounds 60 to 100)" in text
+    assert "<sub>last 70.00</sub>" in text
+    assert to_json(board)["planned"][0]["last"] == {"mean": one.last.mean, "ci_half_width": 0.0, "n": 3}
+
+
+def test_without_a_mean_over_evaluations_no_last_one_is_named() -> None:
+    board = board_of(VALUES, contrasts=(GAIN,))
+    assert all(one.last is None for one in board.sections[0].planned)
+    assert "last" not in markdown_of(board).partition("## Details")[0].lower().replace("after the last round", "")
+
+
 def test_interactions_pair_the_cells_of_one_method() -> None:
     requests = [
         (experiment(norm=norm, partition=partition, method=method, seed=seed), acc + 0.01 * seed * seed)

@@ -12,7 +12,7 @@ from flbench.papers.label_skew.chapter import KINDS, Synthesis
 from flbench.papers.label_skew.claims_published import Published
 from flbench.papers.published_numbers import tally
 from flbench.report.blocks import Block, Figure, Heading, Paragraph
-from flbench.report.cells import Cell, tail_text
+from flbench.report.cells import Cell
 from flbench.report.claims import Claim
 from flbench.report.supplement import Place, Supplement
 
@@ -50,12 +50,12 @@ class LabelSkewSupplement(Supplement):
     def beside(self, cell: Cell) -> str:
         """Return the published number of a cell that ran as long, and whether our interval for it contains it.
 
-        Both are of the last round, so ours is named where the cell has a mean over evaluations.
+        Both are of the last round, which stands above where the cell has a mean over evaluations.
         """
         for one in [] if self.published is None else self.published.comparisons:
             if one.cell is not None and one.cell.unit == cell.unit and one.judgement.prediction:
                 where = "outside" if one.judgement.verdict == "does not hold" else "inside"
-                return "; ".join([*tail_text(cell), f"published {one.row.text}, {where} {one.judgement.why}"])
+                return f"published {one.row.text}, {where} {one.judgement.why}"
         return ""
 
     def of_section(self, place: Place) -> Sequence[Block]:

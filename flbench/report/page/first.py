@@ -10,11 +10,11 @@ from flbench.messages import counted
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Figure, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
-from flbench.report.cells import code_text, gap_text, listing, mean_text
+from flbench.report.cells import code_text, gap_text, listing, mean_text, tail_text
 from flbench.report.claims import UNDECIDED, VERDICTS, Chapter, Claim
 from flbench.report.headline import Answer, Column, Headline, Row, answers, headline
 from flbench.report.literal import literal
-from flbench.report.page.planned import planned_grid
+from flbench.report.page.planned import last_note, planned_grid
 from flbench.report.page.sections import WHEN
 from flbench.report.planned import Judged, Planned, Verdict
 from flbench.report.provenance import CONTRIBUTORS
@@ -22,10 +22,13 @@ from flbench.report.runs import code_notes_of
 from flbench.report.stats import LEVEL
 from flbench.report.supplement import Place
 from flbench.report.ticks import axis_names
-from flbench.report.wording import NONE, contrast_text, margins_text, marked, verdict_text
+from flbench.report.wording import NONE, contrast_text, last_text, margins_text, marked, verdict_text
 
 #: Most figures of the page.
 MOST_FIGURES = 3
+
+#: Most windows of evaluations that a line names.
+MOST_WINDOWS = 6
 
 #: The verdicts on planned comparisons in the order of a sentence.
 ORDER: tuple[Verdict, ...] = ("more", "more, equivalent", "less", "less, equivalent", "equivalent", "open")
@@ -103,12 +106,13 @@ def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str
     planned = answers(board.sections, found)
     if planned:
         margins = margins_text(one.section.layout for one in planned)
+        every = [one for answer in planned for one in answer.planned]
         yield Paragraph(
             "**Planned comparisons** of the sweep files: differences of cells that differ in one field alone, paired "
-            "by seed, on these test images, ± half-width of the 95 % interval over seeds; *a minus b*: the difference "
-            f"with a minus that with b. More, less, equivalent (within {margins}): shown at {100 * LEVEL:g} % "
-            "by t-tests with Holm's correction over the comparisons of the section; open: neither. "
-            f"[Names]({links['how-to-read-this']})."
+            "by seed, on these test images, ± half-width of the 95 % interval over seeds"
+            f"{last_note(every)}; *a minus b*: the difference with a minus that with b. More, less, equivalent "
+            f"(within {margins}): shown at {100 * LEVEL:g} % by t-tests with Holm's correction over the comparisons of "
+            f"the section; open: neither. [Names]({links['how-to-read-this']})."
         )
     for i, answer in enumerate(planned):
         yield from _planned(answer, links, continues=i > 0 and planned[i - 1].section is answer.section)
@@ -144,7 +148,10 @@ def _planned(answer: Answer, links: Mapping[str, str], *, continues: bool) -> It
 def _gain(section: Section, one: Planned) -> Entry:
     text, _ = contrast_text(one.contrast, section.layout.metric)
     return Entry(
-        text, (_verdict(section, one.judged),), bold=one.judged.is_different, order=one.contrast.difference.mean
+        text,
+        (_verdict(section, one.judged), *last_text(one.last, section.layout.metric)),
+        bold=one.judged.is_different,
+        order=one.contrast.difference.mean,
     )
 
 
@@ -254,7 +261,7 @@ def _entry(row: Row, c: int, beside: Sequence[str]) -> Entry:
     cell = standing.cell
     below = [f"n={cell.summary.n}"] if cell.summary and cell.summary.half_width is None else []
     below += [gap_text(cell)] if not cell.complete else []
-    below += code_text(cell)
+    below += [*code_text(cell), *tail_text(cell)]
     order = cell.summary.mean if cell.summary else None
     return Entry(mean_text(cell), (*below, *beside), bold=row.better[c], order=order)
 
@@ -266,4 +273,12 @@ def settings_text(section: Section) -> str:
     data = "held-out training data" if rule in ON_VALIDATION_DATA else "the test data"
     if len(texts) > 1:
         texts = {f"the best {' and '.join(section.chosen)} of each row and column, chosen on {data}"}
-    return "; ".join([section.constants, WHEN[rule], *texts])
+    return "; ".join([section.constants, WHEN[rule] + _window_text(section), *texts])
+
+
+def _window_text(section: Section) -> str:
+    """Return the rounds over which the values are means: `` (rounds 60 to 100)``; empty where they are no means."""
+    cells = (cell for table in section.tuned or section.tables for cell in table.cells.values())
+    windows = sorted({(run.since, run.rounds) for cell in cells for run in cell.runs if run.since is not None})
+    listed = ", ".join(f"{since:,} to {rounds:,}" for since, rounds in windows)
+    return f" (rounds {listed})" if 0 < len(windows) <= MOST_WINDOWS else ""

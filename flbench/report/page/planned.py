@@ -9,7 +9,7 @@ from flbench.report.blocks import Block, Entry, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
 from flbench.report.planned import Planned, full_name
 from flbench.report.stats import LEVEL
-from flbench.report.wording import NONE, contrast_text, margin_text, verdict_text
+from flbench.report.wording import NONE, contrast_text, last_text, margin_text, verdict_text
 
 #: Most columns of a table that has a row a comparison; with more, columns and comparisons change places.
 MOST_COLUMNS = 10
@@ -30,9 +30,9 @@ def planned_blocks(section: Section) -> Iterator[Block]:
     yield Paragraph(
         f"Named in the sweep file. Difference{' in points' if metric.percent else ''} of cells that differ in this "
         "field alone, paired by seed and averaged over the given number of pairs, ± half-width of its 95 % interval "
-        f"over seeds, on these test images. **more**, **less**: p, of the paired t-test, is below {LEVEL:g} after "
-        f"Holm's correction over all of this section that have a test ({tested}).{close} **open**: neither is "
-        "shown. All other comparisons in this section are exploratory."
+        f"over seeds, on these test images{last_note(section.planned)}. **more**, **less**: p, of the paired t-test, "
+        f"is below {LEVEL:g} after Holm's correction over all of this section that have a test ({tested}).{close} "
+        "**open**: neither is shown. All other comparisons in this section are exploratory."
     )
     differences = [one for one in section.planned if not one.between]
     interactions = [one for one in section.planned if one.between]
@@ -41,6 +41,11 @@ def planned_blocks(section: Section) -> Iterator[Block]:
     if interactions:
         yield Paragraph("Interactions: the difference in the first column minus that in the second, of the same seed.")
         yield _grid(section, interactions)
+
+
+def last_note(some: Iterable[Planned]) -> str:
+    """Return what ``last`` is beside differences of means over evaluations; empty where there are none."""
+    return "; last: the same difference in the last evaluation alone" if any(one.last for one in some) else ""
 
 
 def _grid(section: Section, some: Sequence[Planned]) -> Grid:
@@ -91,4 +96,5 @@ def _entry(section: Section, one: Planned) -> Entry:
     verdict = verdict_text(one.judged, section.layout)
     pairs = f"{one.cells} {'pair' if one.cells == 1 else 'pairs'}"
     missing = (f"{one.missing} left out",) if one.missing else ()
-    return Entry(text, (verdict, below, pairs, *missing), order=one.contrast.difference.mean)
+    last = last_text(one.last, section.layout.metric)
+    return Entry(text, (verdict, below, *last, pairs, *missing), order=one.contrast.difference.mean)

@@ -11,7 +11,7 @@ from flbench.report.cells import Cell
 from flbench.report.dataframes import flatten
 from flbench.report.lr_range import Range, Ranges
 from flbench.report.runs import NOT_COMPARED
-from flbench.report.stats import Contrast
+from flbench.report.stats import Contrast, Difference
 from flbench.report.summary import Overall
 from flbench.report.tables import Position, Table
 
@@ -45,6 +45,7 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
                 "column": one.column,
                 "between": one.between or None,
                 **(_contrast(one.contrast) or {}),
+                "last": one.last and _difference(one.last),
                 "p_equivalence_holm": one.judged.equivalence,
                 "verdict": one.judged.verdict,
                 "pairs": one.cells,
@@ -155,11 +156,14 @@ def _details(details: Details, at: Position) -> dict[str, Any]:
     }
 
 
+def _difference(found: Difference) -> dict[str, Any]:
+    return {"mean": found.mean, "ci_half_width": found.half_width, "n": found.n}
+
+
 def _contrast(contrast: Contrast | None) -> dict[str, Any] | None:
     if contrast is None:
         return None
-    found = contrast.difference
-    return {"mean": found.mean, "ci_half_width": found.half_width, "n": found.n, "p": found.p, "p_holm": contrast.p}
+    return {**_difference(contrast.difference), "p": contrast.difference.p, "p_holm": contrast.p}
 
 
 def _budget(title: str, budgets: Budgets, row: Budget) -> dict[str, Any]:
