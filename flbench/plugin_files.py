@@ -25,8 +25,13 @@ def add_plugins(paths: list[Path]) -> None:
         if not path.is_file():
             raise UserError(f"--plugin {path}: expected a Python file, there is none")
     # A worker may start in another folder.
-    known = [str(Path(path).resolve()) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
-    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*known, *(str(path.resolve()) for path in paths)]))
+    every = [*plugin_files(), *(path.resolve() for path in paths)]
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, every)))
+
+
+def plugin_files() -> list[Path]:
+    """Return the files that this process may load, as absolute paths."""
+    return [Path(text).resolve() for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
 
 
 def load_plugins() -> Iterator[str]:
@@ -38,8 +43,7 @@ def load_plugins() -> Iterator[str]:
     Raises:
         UserError: a file is missing or raises an error; the message names the file and the line.
     """
-    for text in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
-        path = Path(text).resolve()
+    for path in plugin_files():
         if not path.is_file():
             raise UserError(f"${VARIABLE}: {path}: no such file")
         name = PREFIX + re.sub(r"\W", "_", path.stem)

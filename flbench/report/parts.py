@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flbench.config import Training, normal_path
+from flbench.plugin_files import plugin_files
 from flbench.report.board import Options
 from flbench.report.runs import Collection, Source, collect
 from flbench.report.tables import Between, Layout, Pair
@@ -38,17 +39,19 @@ def options_of(sweeps: Sequence[Sweep], arguments: Sequence[str] = ()) -> Option
     ``arguments`` are further ones of ``flbench report``, for the command that makes the leaderboard again.
     """
     given = dict.fromkeys(option for sweep in sweeps for option in sweep.options)
-    words = []
-    for sweep in sweeps:
-        # A file outside the working directory is named without its folder, which would name the machine's user.
-        here, path = Path.cwd(), sweep.path.resolve()
-        words.append(path.relative_to(here).as_posix() if path.is_relative_to(here) else sweep.path.name)
+    plugins = [word for path in plugin_files() for word in ("--plugin", _public(path))]
+    words = [_public(sweep.path.resolve()) for sweep in sweeps]
     words += [word for option in given for word in option.split(" ", 1)]
     return Options(
         title=", ".join(sweep.name for sweep in sweeps) or Options.title,
         specs=tuple((sweep.name, sweep.spec_hash) for sweep in sweeps),
-        command=shlex.join(["flbench", "report", *words, *arguments]),
+        command=shlex.join(["flbench", *plugins, "report", *words, *arguments]),
     )
+
+
+def _public(path: Path) -> str:
+    """Return a path without its folder where that is outside the working directory, and would name the user."""
+    return path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.name
 
 
 def parts_of(source: Source, sweeps: Sequence[Sweep], **changes: Any) -> tuple[Part, ...]:

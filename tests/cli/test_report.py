@@ -216,6 +216,15 @@ def test_exported_files_are_a_source(here: Path, monkeypatch: pytest.MonkeyPatch
     assert "flbench report tiny.yaml --results results --out b.md\n" in Path("b.md").read_text()
 
 
+def test_the_command_loads_the_same_plug_ins(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLBENCH_PLUGINS", "")
+    fill(here / "runs")
+    (here / "plugins").mkdir()
+    (here / "plugins" / "my_file.py").write_text('"""Registers nothing."""\n')
+    flbench(monkeypatch, "--plugin", "plugins/my_file.py", "report", "tiny.yaml", "--out", "a.md")
+    assert "flbench --plugin plugins/my_file.py report tiny.yaml --out a.md\n" in Path("a.md").read_text()
+
+
 def test_an_extended_store_serves_old_and_new_requests(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fill(here / "runs")
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "before.md")
