@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
+from typing import Any
 
 import pandas as pd
 
 from tests.audit import published
 from tests.audit.planned import LEVEL, MARGIN, WITHIN, Comparison, comparisons
-from tests.audit.runs import ROW, SEARCHED, TAIL, chosen, exported, federated, longest, only
+from tests.audit.runs import ROW, SECTIONS, chosen, exported, federated, label, longest, only, recorded
 from tests.audit.tables import CONFIDENCE, At, Row, better, in_order, values
 
 #: The columns of the table of values, with their heads.
 COLUMNS: dict[str, At] = {
+    "digits (one_class)<br>E 10": ("one_class_digits", (10,)),
     "digits (skew)<br>classes:1, E 10": ("skew", ("classes:1", 10)),
     "digits (skew)<br>iid, E 10": ("skew", ("iid", 10)),
     "cifar10 (cifar10_one_step)<br>classes:1": ("cifar10_one_step", ("classes:1",)),
     "fashion_mnist, lenet<br>classes:1": ("fashion_mnist_lenet", ("classes:1",)),
-    "fashion_mnist, mlp<br>classes:1": ("skew_fashion_mnist", ("classes:1",)),
+    "fashion_mnist, mlp (one_class)<br>E 10": ("one_class_fashion_mnist", (10,)),
+    "fashion_mnist, mlp (skew_fashion_mnist)<br>classes:1": ("skew_fashion_mnist", ("classes:1",)),
 }
 
-#: Most rows of the table of values, and lines of a figure.
-MOST_ROWS, MOST_LINES = 12, 8
+#: Most rows of the table of values.
+MOST_ROWS = 12
 
 #: The columns of the tables of planned comparisons: of gains, and of their differences between partitions.
 PLANNED = {
+    "one_class_digits": (["E 10"], []),
     "skew": (["classes:1, E 10", "iid, E 10"], ["E 1", "E 10"]),
     "cifar10_one_step": (["classes:1"], []),
     "fashion_mnist_lenet": (["classes:1"], ["accuracy"]),
+    "one_class_fashion_mnist": (["E 10"], []),
     "skew_fashion_mnist": (["classes:1"], ["accuracy"]),
 }
 
@@ -54,19 +59,20 @@ def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]
     ((among, interaction),) = {(one.among, one.interaction) for one in some}
     first = f"comparison {among}".rstrip() + interaction
     rows = [[first, *columns, *([f"all {len(every)} columns"] if has_summary else [])]]
-    for label in dict.fromkeys(one.title for one in some):
-        by_column = {one.head: one for one in some if one.title == label}
+    for title in dict.fromkeys(one.title for one in some):
+        by_column = {one.head: one for one in some if one.title == title}
         counts = Counter(_verdict(one) for one in by_column.values())
         summary = ", ".join(f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
         entries = [_gain(by_column[column]) for column in columns]
-        rows.append([label, *entries, *([summary] if has_summary else [])])
+        rows.append([title, *entries, *([summary] if has_summary else [])])
     return rows
 
 
 def _gain(one: Comparison) -> str:
     number = f"{one.mean:+.2f} ± {one.half_width:.2f}"
     is_different = one.verdict.startswith(("more", "less"))
-    return f"{f'**{number}**' if is_different else number}<br><sub>{_verdict(one)}</sub>"
+    last = f"<br><sub>{one.last.text}</sub>" if one.last else ""
+    return f"{f'**{number}**' if is_different else number}<br><sub>{_verdict(one)}</sub>{last}"
 
 
 def _verdict(one: Comparison) -> str:
@@ -93,9 +99,11 @@ def _value(row: Row, cell: Mapping[Hashable, float], is_better: bool, at: At) ->
         lines = [f"**{number}**" if is_better else number]
     else:
         lines = [f"{cell['mean']:.2f}", f"<sub>n={cell['n']:.0f}</sub>"]
+    lines.append(f"<sub>last {cell['last']:.2f}</sub>")
     if beside := published.beside(row, at):
         ours, number, interval = beside
-        lines.append(f"<sub>last {ours:.2f}; published {number:.2f}, {interval}</sub>")
+        assert f"{ours:.2f}" == f"{cell['last']:.2f}"
+        lines.append(f"<sub>published {number:.2f}, {interval}</sub>")
     return "<br>".join(lines)
 
 
@@ -104,7 +112,8 @@ def sentences() -> list[str]:
     percent = f"{100 * CONFIDENCE:.0f} %"
     return [
         *_counts(),
-        f"± half-width of the {percent} interval over seeds; a minus b",
+        f"± half-width of the {percent} interval over seeds; last: the same difference in the last "
+        "evaluation alone; a minus b",
         f"More, less, equivalent (within {100 * MARGIN:.0f} point): shown at {100 * LEVEL:.0f} % by t-tests with "
         "Holm's correction over the comparisons",
         published.summary(),
@@ -117,14 +126,14 @@ def sentences() -> list[str]:
 def _counts() -> list[str]:
     """Return how many runs there are, how many diverged, and how many each page of details has."""
     sweeps = {
-        "digits, mlp": ("skew", "digits", "rank_dose", "sharpening"),
+        "digits, mlp": ("one_class_digits", "skew", "digits", "rank_dose", "sharpening"),
         "cifar10, cnn": ("cifar10", "cifar10_one_step"),
         "fashion_mnist, cnn": ("fashion_mnist",),
-        f"fashion_mnist, {only('skew_fashion_mnist', 'model')}": ("skew_fashion_mnist",),
+        "fashion_mnist, mlp": ("one_class_fashion_mnist", "skew_fashion_mnist"),
         "fashion_mnist, lenet": ("fashion_mnist_lenet",),
     }
     status = {
-        page: pd.concat([longest(exported(one, "result")).result.map(lambda result: result["status"]) for one in some])
+        page: pd.concat([_results(one).map(lambda result: result["status"]) for one in some])
         for page, some in sweeps.items()
     }
     pages = {page: len(of_runs) for page, of_runs in status.items()}
@@ -136,31 +145,60 @@ def _counts() -> list[str]:
     ]
 
 
+def _results(sweep: str) -> pd.Series[Any]:
+    """Return the results of a sweep or section."""
+    whole, field, value = SECTIONS.get(sweep, (sweep, "", ""))
+    frame = longest(exported(whole, "experiment", "result"))
+    return (frame[frame.experiment.map(lambda one: label(one[field])) == value] if field else frame).result
+
+
+def _rounds(sweep: str) -> int:
+    """Return the rounds of the runs that a search did not drop."""
+    return int(max(one["rounds"] for one in _results(sweep)))
+
+
+def _mean_of(sweep: str) -> str:
+    """Return ``mean of the last 5 evaluations (rounds 60 to 100)``, those of the runs that were not dropped."""
+    whole, field, value = SECTIONS.get(sweep, (sweep, "kind", "federated"))
+    runs = recorded(whole)[lambda frame: frame[field] == value]
+    ends = [
+        (steps, records[-5]["round"], records[-1]["round"])
+        for steps, records in zip(runs.E, runs.records, strict=True)
+        if len(records) >= 5
+    ]
+    most = {steps: max(last for other, _, last in ends if other == steps) for steps, *_ in ends}
+    windows = sorted({(first, last) for steps, first, last in ends if last == most[steps]})
+    return f"mean of the last 5 evaluations (rounds {', '.join(f'{first:,} to {last:,}' for first, last in windows)})"
+
+
 def _settings() -> list[str]:
     """Return the settings below the table of values, and how many rows are not in it."""
     (rate,) = chosen("cifar10_one_step").lr.unique()
     left_out = len(in_order(list(COLUMNS.values()))) - MOST_ROWS
+    best = "the best lr of each row and column, chosen on held-out training data."
+    digits = federated("one_class_digits").groupby("E").rounds.unique()
+    rounds = ", ".join(f"{of.item()} with E {steps}" for steps, of in digits.sort_index().items())
     return [
+        f"digits, {only('one_class_digits', 'model')} (one_class): "
+        f"{_listed('one_class_digits', 'batch_size', 'val_fraction')}, fedavg, classes:1, "
+        f"{_listed('one_class_digits', 'clients')}, rounds {rounds}; {_mean_of('one_class_digits')}; {best}",
         f"digits, {only('skew', 'model')} (skew): "
-        f"{_listed('skew', 'batch_size', 'val_fraction', 'clients', 'rounds')}; mean of the last {TAIL['skew']} "
-        "evaluations; the best lr of each row and column, chosen on held-out training data.",
+        f"{_listed('skew', 'batch_size', 'val_fraction', 'clients', 'rounds')}; {_mean_of('skew')}; {best}",
         f"cifar10, cnn (cifar10_one_step): "
-        f"{_listed('cifar10_one_step', 'batch_size', 'E', 'augment', 'clients', 'rounds')}; mean of the last "
-        f"{TAIL['cifar10_one_step']} evaluations; lr {rate:g}.",
-        *map(_searched, ("fashion_mnist_lenet", "skew_fashion_mnist")),
+        f"{_listed('cifar10_one_step', 'batch_size', 'E', 'augment', 'clients', 'rounds')}; "
+        f"{_mean_of('cifar10_one_step')}; lr {rate:g}.",
+        *(
+            f"fashion_mnist, {only(sweep, 'model')}{where}: {_listed(sweep, 'batch_size', 'E', 'val_fraction')}, "
+            f"fedavg, {partition}{_listed(sweep, 'clients')}, rounds {_rounds(sweep)}; "
+            f"{_mean_of(sweep)}; {best}"
+            for sweep, where, partition in (
+                ("fashion_mnist_lenet", "", ""),
+                ("one_class_fashion_mnist", " (one_class)", "classes:1, "),
+                ("skew_fashion_mnist", " (skew_fashion_mnist)", ""),
+            )
+        ),
         f"Rows in the details alone: {left_out}.",
     ]
-
-
-def _searched(sweep: str) -> str:
-    """Return the settings of a sweep with successive halving; the partition where it is no axis."""
-    partitions = federated(sweep).partition.unique()
-    where = f"{partitions[0]}, " if len(partitions) == 1 else ""
-    return (
-        f"fashion_mnist, {only(sweep, 'model')}: {_listed(sweep, 'batch_size', 'E', 'val_fraction')}, fedavg, "
-        f"{where}{_listed(sweep, 'clients')}, rounds {SEARCHED[sweep] // only(sweep, 'E')}; mean of the last "
-        f"{TAIL[sweep]} evaluations; the best lr of each row and column, chosen on held-out training data."
-    )
 
 
 def _listed(sweep: str, *names: str) -> str:
@@ -170,14 +208,14 @@ def _listed(sweep: str, *names: str) -> str:
 
 def _captions(percent: str) -> list[str]:
     """Return the parts of the figures' captions that contain a number."""
-    model, rows = only("skew", "model"), len(in_order(list(COLUMNS.values())[:2]))
+    model = only("one_class_digits", "model")
     marks = (
         f"paired by seed, with {percent} intervals; filled: the corrected test shows a difference, hollow: it does "
         f"not; grey: {WITHIN.removeprefix('equivalent ')}"
     )
     return [
         f"Planned comparisons against none and scale, {marks}",
-        f"digits, {model} (skew): planned comparisons against none with fedavg, {marks}",
-        f"digits, {model} (skew): expected accuracy (%) over the number of tried settings, of which the best by the "
-        f"rule is reported; bands: {percent} intervals over seeds. {min(rows, MOST_LINES)} of {rows} rows:",
+        f"digits, {model} (one_class): planned comparisons against none, {marks}",
+        f"digits, {model} (one_class): expected accuracy (%) over the number of tried settings, of which the best by "
+        f"the rule is reported; bands: {percent} intervals over seeds.",
     ]

@@ -21,6 +21,8 @@ ROW = ["method", "norm", "head"]
 
 #: Sections of the reports on a sweep with several: the sweep, and the field and value that tell them apart.
 SECTIONS = {
+    "one_class_digits": ("one_class", "dataset", "digits"),
+    "one_class_fashion_mnist": ("one_class", "dataset", "fashion_mnist"),
     "phase_digits": ("phase_diagram", "dataset", "digits"),
     "phase_fashion_mnist": ("phase_diagram", "dataset", "fashion_mnist"),
     "constants": ("scale_or_geometry", "model", "mlp(widths=[64, 64])"),
@@ -29,6 +31,8 @@ SECTIONS = {
 
 #: The fields that make a column, by sweep or section.
 COLUMNS = {
+    "one_class_digits": ["E"],
+    "one_class_fashion_mnist": ["E"],
     "skew": ["partition", "E"],
     "rank_dose": ["partition", "lr"],
     "fashion_mnist": ["partition"],
@@ -47,6 +51,8 @@ COLUMNS = {
 #: Sweeps whose values are means of the last evaluations; those of the others are the last accuracy on the test data.
 #: Learning rates are chosen on held-out data where there are any.
 TAIL = {
+    "one_class": 5,
+    "head_scale": 5,
     "skew": 5,
     "skew_fashion_mnist": 5,
     "fashion_mnist_lenet": 5,
@@ -57,6 +63,12 @@ TAIL = {
     "cifar10_one_step": 5,
     "cifar10_full_length": 5,
 }
+
+
+def is_mean(sweep: str) -> bool:
+    """Return whether the values of a sweep or section are means over evaluations."""
+    return SECTIONS.get(sweep, (sweep,))[0] in TAIL
+
 
 #: Sweeps with successive halving, and the local steps of whole runs; runs of fewer steps were dropped.
 SEARCHED = {
@@ -74,7 +86,10 @@ Place = tuple[str | int | float, ...]
 IMAGES = {"digits": 355, "cifar10": 10_000, "fashion_mnist": 10_000}
 
 #: Fields of an experiment that are copied as they are.
-SETTINGS = ["kind", "lr", "seed", "rounds", "clients", "batch_size", "val_fraction", "bias", "augment"]
+SETTINGS = [
+    *("kind", "lr", "seed", "rounds", "clients", "batch_size", "val_fraction", "bias", "augment"),
+    *("optimizer", "clip_norm"),
+]
 
 #: Components; exports from before heads could be chosen have none.
 COMPONENTS = ["dataset", "model", "method", "norm", "head", "partition"]

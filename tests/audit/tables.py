@@ -23,14 +23,29 @@ CONFIDENCE = 0.95
 
 
 def values(at: At) -> pd.DataFrame:
-    """Return the mean, the half-width of its interval over seeds and test images, in percent, and n of each row."""
-    runs, upper = _of_column(at), (1 + CONFIDENCE) / 2
-    found = runs.groupby(ROW).value.agg(["mean", "std", "count"])
+    """Return the mean, the half-width of its interval over seeds and test images, the ``last`` one, and n of each row.
+
+    All but n are in percent.
+    """
+    return summarized(_of_column(at), ROW)
+
+
+def summarized(runs: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
+    """Return the numbers of ``values`` for groups of runs on one data set."""
+    groups, upper = runs.groupby(by), (1 + CONFIDENCE) / 2
+    found = groups.value.agg(["mean", "std", "count"])
     over_seeds = stats.t.ppf(upper, found["count"] - 1) * found["std"] / np.sqrt(found["count"])
     images = IMAGES[runs.dataset.iloc[0]]
     over_images = stats.norm.ppf(upper) * np.sqrt(found["mean"] * (1 - found["mean"]) / images)
     half_width = np.hypot(over_seeds, over_images).where(found["count"] >= FEWEST)
-    return pd.DataFrame({"mean": 100 * found["mean"], "half_width": 100 * half_width, "n": found["count"]})
+    numbers = {"mean": found["mean"], "half_width": half_width, "last": groups["last"].mean()}
+    return pd.DataFrame({**{name: 100 * of for name, of in numbers.items()}, "n": found["count"]})
+
+
+def level(at: At, row: Row) -> str:
+    """Return a mean over evaluations with the last one, as pages have it in sentences: ``88.4 % (last 92.4)``."""
+    of_row = values(at).loc[row]
+    return f"{of_row['mean']:.1f} % (last {of_row['last']:.1f})"
 
 
 def better(at: At) -> set[Row]:

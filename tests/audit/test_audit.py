@@ -48,8 +48,8 @@ def test_the_tables_of_the_leaderboard() -> None:
 @pytest.mark.parametrize(
     ("name", "section", "sweeps"),
     [
-        ("digits-mlp", "", ["skew", "rank_dose"]),
-        ("fashion-mnist-mlp", "", ["skew_fashion_mnist"]),
+        ("digits-mlp", "", ["one_class_digits", "skew", "rank_dose"]),
+        ("fashion-mnist-mlp", "", ["one_class_fashion_mnist", "skew_fashion_mnist"]),
         ("fashion-mnist-lenet", "", ["fashion_mnist_lenet"]),
         ("cifar10-cnn", "", ["cifar10_one_step"]),
         ("cifar10-ten-steps", "", ["cifar10_ten_steps"]),
@@ -74,6 +74,12 @@ def test_the_planned_comparisons_of_the_details(name: str, section: str, sweeps:
         exact = [number for number in (one.mean, one.half_width) if not np.isnan(number)]
         assert rounded == pytest.approx(exact, rel=0, abs=0.005 + 1e-9), one
         assert verdict == f"<sub>{one.verdict}</sub>" and p in re.split("</?sub>|, ", tested), one
+        last = re.search(r"<sub>last (\S+)(?: ± (\S+))?</sub>", found[one.name, one.head])
+        assert (last is None) == (one.last is None)
+        if last and one.last:
+            exact = [number for number in (one.last.mean, one.last.half_width) if not np.isnan(number)]
+            rounded = [float(number) for number in last.groups() if number]
+            assert rounded == pytest.approx(exact, rel=0, abs=0.005 + 1e-9), one
     for sweep in sweeps:
         count = sum(not np.isnan(one.p) for one in comparisons(sweep))
         assert f"Holm's correction over all of this section that have a test ({count})" in page

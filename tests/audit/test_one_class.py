@@ -1,0 +1,149 @@
+"""What docs/results/README.md says of one class a client after more rounds, and of the constant, recomputed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.audit import head_scale, one_class, pages
+from tests.audit.one_class import DIGITS, FASHION_MNIST
+from tests.audit.planned import WITHIN, comparisons, gains
+from tests.audit.runs import chosen, federated
+from tests.audit.tables import At, level, values
+
+SECTION = "One class a client: more rounds and finer rates"
+
+
+def text(section: str = SECTION) -> str:
+    return pages.plain(pages.section(pages.details("README"), section))
+
+
+@pytest.mark.slow
+def test_the_tables() -> None:
+    found = pages.tables(pages.section(pages.details("README"), SECTION))
+    assert found == [one_class.table(), head_scale.table()]
+
+
+@pytest.mark.slow
+def test_what_is_shown_on_digits_after_all_rounds() -> None:
+    at_ten = [one for one in comparisons("one_class_digits") if (one.against, one.column) == ("none", (10,))]
+    assert {one.value: one.verdict for one in at_ten} == {
+        **dict.fromkeys(("scale", "fn"), WITHIN),
+        **dict.fromkeys(("ln", "gn"), "open"),
+    }
+    in_round_100 = {norm: one_class.gain(DIGITS, 100, norm, "last") for norm in ("scale", "fn", "ln", "gn")}
+    assert {norm for norm, (mean, half) in in_round_100.items() if abs(mean) < half} == {"scale", "fn"}
+    at: At = ("skew", ("classes:1", 10))
+    here = one_class.chosen(DIGITS, 100).query("norm == 'none'")
+    assert here.lr.round(2).unique().tolist() == [0.75]
+    there = level(at, ("fedavg", "none", "linear"))
+    numbers = one_class.values(DIGITS, 100).loc["none"]
+    assert (
+        "None is best at 0.75 after 100 rounds, between two rates of `skew`, where it has "
+        f"{there} in place of {numbers['mean']:.1f} % (last {numbers['last']:.1f})."
+    ) in text()
+
+
+@pytest.mark.slow
+def test_batch_normalization_stays_at_chance() -> None:
+    for rounds in (100, 200, 300, 500, 1000):
+        assert one_class.values(DIGITS, rounds)["mean"]["bn"] < 15
+    assert one_class.read(DIGITS, 1000).query("norm == 'bn'").lr.nunique() == 13
+    assert "Batch normalization stays at chance, at the best of thirteen rates, after 1,000 rounds, too." in text()
+
+
+@pytest.mark.slow
+def test_what_the_constant_does() -> None:
+    others = ("larger initial head", "higher rate of the head", "larger head, frozen")
+    assert all(head_scale.gain(row)[0] > head_scale.gain(row)[1] for row in others)
+    for row in others:
+        mean, half = head_scale.gain(row, "constant")
+        assert mean + half > 0, f"{row} is not shown to gain less"
+    bounded = federated("head_scale").query("norm == 'none' and (optimizer == 'adam' or clip_norm.notna())")
+    means = 100 * bounded.groupby(["optimizer", bounded.clip_norm.fillna(0), "lr"]).value.mean()
+    clipped, adam = means["sgd"], means["adam", 0]
+    assert adam.idxmax() == adam.index.max() and len(adam) == 4
+    assert (
+        f"Clipped gradients (best: {clipped.max():.1f} %) and Adam ({adam.max():.1f} %, at the highest of four rates)"
+        in text()
+    )
+    cifar10 = federated("cifar10_one_step").query("method == 'fedavg' and partition == 'classes:1'")
+    fast = cifar10.query("lr == 0.1 and norm == 'none'").value
+    constant = cifar10.query("lr == 0.01 and norm == 'scale'").value
+    assert (len(fast), len(constant)) == (1, 3)
+    assert (
+        f"({100 * fast.item():.1f} and {100 * constant.mean():.1f} %, means of rounds 9,200 to 10,000; one and three "
+        "seeds)."
+    ) in text()
+
+
+@pytest.mark.slow
+def test_the_phase_of_training() -> None:
+    """One class with ten steps is where iid data with one step are after the same rounds, and there all gain."""
+    columns: tuple[At, At] = ("skew", ("classes:1", 10)), ("skew", ("iid", 1))
+    none, ln = ([values(at)["mean"]["fedavg", norm, "linear"] for at in columns] for norm in ("none", "ln"))
+    without_skew = [one.mean for one in gains("skew", "none", "fedavg", ("iid", 1))]
+    assert len(without_skew) == 4
+    assert (
+        f"none {none[0]:.1f} and {none[1]:.1f} %, layer normalization {ln[0]:.1f} and {ln[1]:.1f} %), and there the "
+        f"constant and the normalizations gain {min(without_skew):.1f} to {max(without_skew):.1f} points without any "
+        "skew."
+    ) in text("Skew and local steps")
+
+
+@pytest.mark.slow
+def test_the_gains_of_one_class_in_the_last_round() -> None:
+    last = [one.last.mean for one in gains("skew", "none", "fedavg", ("classes:1", 10)) if one.last]
+    assert f"{min(last):.1f} to {max(last):.1f} in round 100" in text("Digits: scale or geometry")
+
+
+@pytest.mark.slow
+def test_the_share_of_the_constant_on_fashion_mnist() -> None:
+    """Fieller's interval of a ratio of means that are paired by seed."""
+    runs = chosen("skew_fashion_mnist").query("partition == 'classes:1' and head == 'linear'")
+    by_seed = runs.pivot(index="seed", columns="norm", values="value")
+    over_none = by_seed.sub(by_seed["none"], axis=0)
+    shares = [fieller(over_none["scale"].to_numpy(), over_none[norm].to_numpy()) for norm in ("fn", "ln")]
+    (fn, low, high), (ln, low_of_ln, high_of_ln) = ([round(100 * one) for one in of] for of in shares)
+    assert (
+        f"The constant has {fn} % of the gain of feature and {ln} % of that of layer normalization (95 % intervals by "
+        f"Fieller's theorem: {low} to {high} and {low_of_ln} to {high_of_ln} %)."
+    ) in text("Fashion-MNIST: scale or geometry")
+
+
+def fieller(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
+    """Return the ratio of two means, and the bounds of its 95 % interval (Fieller 1954)."""
+    n = len(first)
+    t = stats.t.ppf(0.975, n - 1)
+    covariance = np.cov(first, second) / n
+    a = second.mean() ** 2 - t**2 * covariance[1, 1]
+    b = first.mean() * second.mean() - t**2 * covariance[0, 1]
+    c = first.mean() ** 2 - t**2 * covariance[0, 0]
+    assert a > 0, "the second mean is shown to differ from 0"
+    root = np.sqrt(b**2 - a * c)
+    return first.mean() / second.mean(), (b - root) / a, (b + root) / a
+
+
+@pytest.mark.slow
+def test_fedyogi_is_flat() -> None:
+    runs = federated("skew").query("method == 'fedyogi' and norm == 'none' and partition == 'classes:1' and E == 10")
+    flat = 100 * runs.query("lr > 0.9").groupby("lr").value.mean()
+    assert (
+        f"without a normalization and with ten steps it is at {flat.min():.1f} to {flat.max():.1f} % on digits at each "
+        f"of seven rates from {flat.index.min():g} to {flat.index.max():g} (means of rounds 60 to 100)."
+    ) in text("FedYogi: one local step")
+    assert len(flat) == 7
+
+
+@pytest.mark.slow
+def test_the_lead_on_fashion_mnist_shrinks() -> None:
+    first, *_, end = (one_class.gain(FASHION_MNIST, rounds, "ln")[0] for rounds in (100, 200, 300, 400))
+    last = [one_class.gain(FASHION_MNIST, rounds, "ln", "last")[0] for rounds in (200, 300, 400)]
+    (planned,) = comparisons("one_class_fashion_mnist")
+    assert planned.verdict == "more" and planned.mean == pytest.approx(end)
+    assert (
+        f"from {first:.1f} to {end:.1f} points between rounds 100 and 400. After 400 rounds it is {planned.text} "
+        f"points (shown, p {planned.p:.3f}; five seeds). By the last evaluation alone it is "
+        "{:.1f} after 200 rounds, {:.1f} after 300 and {:.1f} after 400."
+    ).format(*last) in text()
