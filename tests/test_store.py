@@ -299,7 +299,7 @@ def test_resuming_copies_the_records_up_to_the_checkpoint(store: Store) -> None:
     first = claim(store, wanted)
     first.adopt(None)
     for round in (5, 10, 15):
-        first.record({"round": round, "acc": round})
+        first.record({"round": round, "acc": round / 100})
         if round == 10:
             first.save_checkpoint(11, lambda file: file.write(b"eleven"))
     first.end("interrupted")

@@ -34,7 +34,7 @@ TWISTER = 625 * 4
 def generator_states() -> dict[str, Any]:
     """Return the state of every default generator by its name; of a GPU's its seed and offset."""
     states: dict[str, Any] = {
-        "torch's default generator": torch.default_generator.get_state().numpy().tobytes(),
+        "torch's default generator": _torch_state(),
         "numpy's global generator": _numpy_state(),
         "Python's random module": _python_state(),
     }
@@ -42,6 +42,12 @@ def generator_states() -> dict[str, Any]:
         for number, one in enumerate(torch.cuda.default_generators):
             states[f"torch's default generator of cuda:{number}"] = one.initial_seed(), one.get_offset()
     return states
+
+
+def _torch_state() -> bytes:
+    """The bytes of its state, read without an operation of torch, which a mode such as that of fake tensors refuses."""
+    state = torch.default_generator.get_state()
+    return ctypes.string_at(state.data_ptr(), state.numel())
 
 
 def _numpy_state() -> Any:

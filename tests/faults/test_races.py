@@ -72,7 +72,7 @@ def test_one_process_publishes(tmp_path: Path) -> None:
             assert attempt is not None
             attempt.adopt(None)
             for round in sorted(experiment.evaluated_rounds()):
-                attempt.record({"round": round, "acc": attempt.number})
+                attempt.record({"round": round, "acc": attempt.number / 100})
             attempts.setdefault(experiment.run_id, []).append(attempt)
 
     def publish(store: Store, experiment: Experiment) -> bool:
@@ -85,7 +85,7 @@ def test_one_process_publishes(tmp_path: Path) -> None:
     for experiment in plan:
         run = store.run(experiment.run_id)
         (result,) = run.results()
-        assert run.metrics(result)[-1]["acc"] == result.attempt
+        assert run.metrics(result)[-1]["acc"] == result.attempt / 100
 
 
 def test_many_processes_create_one_store(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ def checks_of(file: str) -> list[Check]:
             partial_batches.test_a_product_over_the_batch_is_trained_by_the_loop,
             partial(_doctests, file),
         ]  # fmt: skip
+    if file == "data.preflight":
+        return [partial(_doctests, file)]
     if file == "models.weight_layers":
         return [
             *(partial(weights.test_the_network_is_the_plain_one_with_standardized_weights, norm, "all")

@@ -148,8 +148,12 @@ _PARTIAL = mutations_of(
     ("in the mode at hand", "    network.train()\n", ""),
     ("black images", "torch.rand(4, *image, generator=generator, dtype=torch.float64)", "torch.zeros(4, *image)"),
     ("statistics move", "leaf.copy_(buffers[name])", "pass"),
+)
+
+_PREFLIGHT = mutations_of(
+    "data.preflight",
     ("full batches count as empty", "(size - 1) % batch_size + 1", "size % batch_size"),
-    ("the largest of the last batches", "return min(", "return max("),
+    ("the largest of the last batches", "return min((size", "return max((size"),
 )
 
 _SUM = Mutation(
@@ -177,5 +181,5 @@ _WEIGHTS = mutations_of(
 )
 
 ENGINE_MUTATIONS: tuple[Mutation, ...] = (
-    *_OPTIMIZERS, *_BASE, *_PROJECTION, *_UNIT, *_LAYERS, *_PARTIAL, _SUM, *_WEIGHTS
+    *_OPTIMIZERS, *_BASE, *_PROJECTION, *_UNIT, *_LAYERS, *_PARTIAL, *_PREFLIGHT, _SUM, *_WEIGHTS
 )  # fmt: skip

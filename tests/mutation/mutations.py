@@ -151,7 +151,7 @@ _FEDNOVA = mutations_of(
     ("FedAvg", "p * effective / a_k", "p"),
     ("clients count equally", "p * effective / a_k", "effective / a_k / len(a)"),
     ("upside down", "p * effective / a_k", "p * a_k / effective"),
-    ("effective steps not weighed", "sum(p * a_k for", "sum(a_k / len(a) for"),
+    ("effective steps not weighed", "sum_in_order(p * a_k for", "sum_in_order(a_k / len(a) for"),
     ("most steps for effective ones", "p * effective / a_k", "p * max(a) / a_k"),
 )
 

@@ -420,5 +420,5 @@ def test_exported_runs_of_a_plug_in_that_is_not_loaded_are_not_damage(tmp_path: 
     assert found.exit_code == 2
     assert found.stdout == (
         "1 run not checked: its norm 'gone' is not known here; name the file that has it with --plugin or in "
-        f"$FLBENCH_PLUGINS\n1 runs in {path}: no damage found\n"
+        f"$FLBENCH_PLUGINS\n1 run in {path}: no damage found\n"
     )

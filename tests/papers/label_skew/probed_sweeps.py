@@ -97,6 +97,7 @@ def finished(request: Any, measured: Measured | None, source: Records) -> Run:
         evaluated=frozenset({0, 10, 20}),
         probes=frozenset({"features"}),
         rounds=20,
+        samples=None,
     )
     if measured is None:
         return Run(request, 20, "diverged", result=result)

@@ -42,7 +42,7 @@ def runs(ratio: Ratio, acc: Callable[[Any], float] = lambda request: 0.9, every:
         source.known[request.run_id] = records
         result: Any = SimpleNamespace(
             fingerprint="feedfacecafebeef", numerics={}, environment={}, status="done", rounds=100,
-            evaluated=frozenset(ROUNDS), probes=frozenset({"sharpness"}),
+            evaluated=frozenset(ROUNDS), probes=frozenset({"sharpness"}), samples=None,
         )  # fmt: skip
         made.append(Run(request, 100, "done", result=result, record=records[-1]))
     return Collection(tuple(sorted(made, key=lambda run: (run.cell, run.experiment.seed))), (), source)  # type: ignore[arg-type]
