@@ -96,7 +96,11 @@ def test_other_readings_differ_from_published_configurations_except_for_variants
             assert re.search("variant=", run.method.label()) or run.method.label() in ("feddecorr", "scaffold")
 
 
-@pytest.mark.parametrize("path", sorted(PAPER.parent.glob("*.yaml")), ids=lambda path: path.stem)
+#: All but one whose method is in a plug-in.
+SWEEPS = sorted(set(PAPER.parent.glob("*.yaml")) - {PAPER.parent / "head_scale.yaml"})
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_rows_with_published_numbers_use_the_papers_variants(path: Path) -> None:
     configurations = {row.configuration for row in published_rows()}
     beside = [run for run in load_sweep(path).experiments if configuration_of(run) in configurations]

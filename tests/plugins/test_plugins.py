@@ -274,6 +274,14 @@ def test_components_of_a_single_file(tmp_path: Path) -> None:
     )
 
 
+def test_the_sweep_with_a_plug_in_of_this_repository(tmp_path: Path) -> None:
+    sweeps = HERE.parents[1] / "sweeps"
+    plugged = ("--plugin", str(sweeps / "head_lr.py"), "sweep", str(sweeps / "head_scale.yaml"))
+    done = flbench(tmp_path / "site", *plugged, "--dry-run", "--json", "--store", str(tmp_path / "runs"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["missing"] == 440
+
+
 def test_a_file_that_the_variable_names_and_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLBENCH_PLUGINS", "/none.py")
     done = flbench(tmp_path / "site", "show", "norms")
