@@ -65,7 +65,7 @@ class FrozenHead(Model):
 
 
 class Counting(nn.Module):
-    """Keeps integers and booleans: the sums of its rounded inputs, and whether it has seen a negative one."""
+    """Keeps an integer, which each batch lowers by 1, and booleans: whether an input was above 0.99, and above 1."""
 
     def __init__(self) -> None:
         super().__init__()

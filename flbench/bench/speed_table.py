@@ -102,6 +102,6 @@ def _same_work(task: Mapping[str, Any], measured: Sequence[Mapping[str, Any]]) -
             "The other frameworks train on flbench's batches from the same initial weights. After "
             f"{task['all_rounds']} rounds their weights differed in this measurement from flbench's by up to "
             f"{', '.join(differences)}: rounding errors, which grow where a ReLU switches. Another measurement may "
-            "find more: one found 1e-03 for Flower. The plain loops draw batches of their own.",
+            "find more. The plain loops draw batches of their own.",
             WIDTH,
         )

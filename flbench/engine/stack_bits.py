@@ -107,7 +107,12 @@ class _Operations(TorchDispatchMode):
         return seen
 
     def allows(self, clients: int, counts_NY: Tensor) -> bool:
-        """Return whether a run with so many participants, and these counts of all clients, keeps its bits."""
+        """Return whether a run of this layout keeps its bits in a stack with others.
+
+        Args:
+            clients: participants of a round.
+            counts_NY: training samples of each class, of all clients.
+        """
         return (
             not self.shared
             and clients % self.period == 0

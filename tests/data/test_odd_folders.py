@@ -44,7 +44,7 @@ def test_hidden_files_are_no_images_of_tinyimagenet(tmp_path: Path) -> None:
 
 
 def test_labels_of_numbers_that_are_equal_do_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
-    """Folders of equal numbers were in the order of a set of texts, which every process has anew."""
+    """The folders 1 and 01 are one number. Their order was that of a set of names, which differs between processes."""
     write_folder(tmp_path, tree(**{"2": 1, "1": 1, "02": 1, "01": 1, "10": 1}))
     program = "import sys; from tests.data.files import folder_set; from flbench.data.datasets import load; "
     program += "print(*load(folder_set(sys.argv[1])).class_names)"

@@ -38,7 +38,7 @@ class Expected:
     domains: tuple[str, ...] = ()
     #: The share of each class that is the test set, where the files have none.
     test_fraction: float | None = None
-    #: Whether labels are numbered anew, over the classes that have images.
+    #: Whether the classes that have images get labels from 0 on, without gaps.
     renumber: bool = False
 
     @property
