@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from flbench.engine.conv_tuner import ConvTuner
 from flbench.engine.cuda_graph import Recorder
 from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import LoopExecutor, StackedExecutor
-from flbench.engine.federated import FederatedTrainer
+from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.optimizers import Sgd
 from flbench.engine.run import TrainingSetup
 from flbench.engine.trainer import Trainer
@@ -187,3 +188,17 @@ def train(rounds: int, *trainers: Trainer) -> None:
     for _ in range(rounds):
         for trainer in trainers:
             trainer.step()
+
+
+def train_together(rounds: int, trainers: Sequence[FederatedTrainer]) -> None:
+    """Train all in one stack for a number of rounds."""
+    for _ in range(rounds):
+        step_together(trainers, [False] * len(trainers))
+
+
+def resumes(trainer: Trainer, other: Trainer) -> bool:
+    """Return whether another trainer that gets this one's state after a round continues it to the bit."""
+    train(1, trainer)
+    other.load(copy.deepcopy(trainer.state()))
+    train(1, trainer, other)
+    return same_bits(trainer, other)

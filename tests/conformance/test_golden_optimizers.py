@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from flbench.config import InvalidExperiment, parse_experiment
 from flbench.data.datasets import load
-from flbench.engine.federated import FederatedTrainer, step_together
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.optimizers import Adam, Sgd, clipped, unitwise_clipped
 from flbench.engine.setup import make_trainer
 from flbench.methods.base import Method
@@ -36,7 +36,7 @@ from tests.conformance.problem import (
     softmax_error,
 )
 from tests.recording import rerun
-from tests.toys import everything, largest_difference, same_bits, toy_trainer, train
+from tests.toys import everything, largest_difference, same_bits, toy_trainer, train, train_together
 
 ROUNDS, STEPS = 3, 3
 TorchOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
@@ -218,8 +218,7 @@ def test_runs_of_one_stack_differ_in_rate_and_schedule(record: Any) -> None:
     ours = [Sgd(0.1, 0.5), Sgd(0.05, 0.5, schedule="decay:0.5"), Sgd(0.1, 0.5, schedule="cosine:3")]
     together = [toy(sgd, executor="stacked", seed=seed, record=record) for seed, sgd in enumerate(ours)]
     alone = [toy(sgd, seed=seed) for seed, sgd in enumerate(ours)]
-    for _ in range(3):
-        step_together(together, [False] * 3)
+    train_together(3, together)
     for one, other in zip(together, alone, strict=True):
         train(3, other)
         assert largest_difference(everything(one), everything(other)) < 1e-10

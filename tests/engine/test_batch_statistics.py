@@ -18,7 +18,16 @@ from flbench.engine.setup import executor_for, runs_worth_fusing
 from flbench.errors import UserError
 from flbench.registry import METHODS, NORMS
 from tests.recording import rerun
-from tests.toys import everything, largest_difference, record_of, same_bits, toy_clients, toy_trainer, train
+from tests.toys import (
+    everything,
+    largest_difference,
+    record_of,
+    same_bits,
+    toy_clients,
+    toy_trainer,
+    train,
+    train_together,
+)
 
 RECORDED: dict[str, Any] = {"record": rerun}
 
@@ -112,9 +121,8 @@ def test_executors_recordings_and_resumed_runs_agree(norm: Any, method: str) -> 
 def test_fused_runs_may_be_in_different_rounds(norm: Any) -> None:
     together, alone = ([trainer_of(norm, seed=seed) for seed in (0, 1)] for _ in range(2))
     train(1, together[0], alone[0])
-    for _ in range(3):
-        step_together(together, [False, False])
-        train(1, *alone)
+    train_together(3, together)
+    train(3, *alone)
     assert all(map(same_bits, together, alone))
 
 

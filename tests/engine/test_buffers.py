@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from flbench.engine.federated import FederatedTrainer, step_together
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.optimizers import Sgd
 from flbench.methods.base import Method
 from flbench.registry import METHODS
-from tests.toys import everything, largest_difference, same_bits, toy_trainer, train
+from tests.toys import everything, largest_difference, same_bits, toy_trainer, train, train_together
 
 SETTINGS: dict[str, Any] = {"model": "bn-cnn", "sgd": Sgd(0.01, momentum=0.5), "steps": [3, 1, 4]}
 
@@ -59,9 +59,8 @@ def test_fused_runs_have_their_own_bits(batch_size: int) -> None:
         return [trainer("stacked", seed=seed, weights=seed, batch_size=batch_size) for seed in (0, 1, 2)]
 
     together, alone = runs(), runs()
-    for _ in range(2):
-        step_together(together, [False] * 3)
-        train(1, *alone)
+    train_together(2, together)
+    train(2, *alone)
     assert all(map(same_bits, together, alone))
 
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from flbench.data.batches import federated_rows
 from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.executors import LoopExecutor, StackedExecutor
-from flbench.engine.federated import FederatedTrainer, step_together
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.optimizers import Adam, Sgd
 from flbench.engine.run import TrainingSetup
 from flbench.engine.stack_size import client_bytes
@@ -36,12 +36,14 @@ from tests.own_models import FrozenHead, Pretrained
 from tests.toys import (
     everything,
     largest_difference,
+    resumes,
     same_bits,
     toy_clients,
     toy_images,
     toy_network,
     toy_trainer,
     train,
+    train_together,
 )
 
 FROZEN = "body.1."
@@ -97,21 +99,14 @@ def test_fused_runs_with_other_frozen_weights_have_their_own_bits(method: str) -
     together, alone = pair(), pair()
     drawn = [frozen_parts(one)[f"{FROZEN}3.weight"] for one in together]
     assert not torch.equal(*drawn)
-    for _ in range(2):
-        step_together(together, [False, False])
-        train(1, *alone)
+    train_together(2, together)
+    train(2, *alone)
     assert all(map(same_bits, together, alone))
 
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_a_resumed_run_has_the_same_bits(executor: str) -> None:
-    whole, resumed = trainer(executor), trainer(executor, weights=5)
-    train(1, whole)
-    saved = copy.deepcopy(whole.state())
-    train(1, whole)
-    resumed.load(saved)
-    train(1, resumed)
-    assert same_bits(whole, resumed)
+    assert resumes(trainer(executor), trainer(executor, weights=5))
 
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])

@@ -10,12 +10,21 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from flbench.engine.federated import FederatedTrainer, step_together
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.optimizers import Sgd
 from flbench.models.masks import Masked, is_masked, mask_keys
 from flbench.models.torch_layers import DROPOUTS, adapt
 from flbench.registry import METHODS
-from tests.toys import everything, largest_difference, same_bits, toy_network, toy_trainer, train
+from tests.toys import (
+    everything,
+    largest_difference,
+    resumes,
+    same_bits,
+    toy_network,
+    toy_trainer,
+    train,
+    train_together,
+)
 
 SETTINGS: dict[str, Any] = {"model": "encoder", "sgd": Sgd(0.05, momentum=0.5), "steps": [3, 1, 4]}
 
@@ -63,18 +72,11 @@ def test_fused_and_resumed_runs_have_their_own_bits() -> None:
         return [trainer("stacked", seed=seed, weights=seed) for seed in (0, 1)]
 
     together, alone = runs(), runs()
-    for _ in range(2):
-        step_together(together, [False] * 2)
-        train(1, *alone)
+    train_together(2, together)
+    train(2, *alone)
     assert all(map(same_bits, together, alone))
     for executor in ("loop", "stacked"):
-        whole, resumed = trainer(executor), trainer(executor)
-        train(1, whole)
-        saved = copy.deepcopy(whole.state())
-        train(1, whole)
-        resumed.load(saved)
-        train(1, resumed)
-        assert same_bits(whole, resumed)
+        assert resumes(trainer(executor), trainer(executor))
 
 
 def test_a_loop_pool_changes_no_bit() -> None:

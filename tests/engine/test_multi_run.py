@@ -14,7 +14,7 @@ from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import make_trainer
 from flbench.methods.base import Method
 from flbench.registry import HEADS, METHODS, NORMS
-from tests.toys import record_of, same_bits, toy_trainer
+from tests.toys import record_of, same_bits, toy_trainer, train, train_together
 
 #: What differs between the runs of a group: seeds, rates, partitions, cohorts, and each method's hyperparameters.
 MEMBERS: list[dict[str, Any]] = [
@@ -116,10 +116,8 @@ def test_chunks_that_cut_through_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = group("scaffold", "ln")
     monkeypatch.setattr(executors, "CHUNK", 8)
     together = group("scaffold", "ln")
-    for _ in range(2):
-        step_together(together, [False] * 4)
-    for trainer in alone:
-        trainer.step(), trainer.step()
+    train_together(2, together)
+    train(2, *alone)
     assert all(map(same_bits, together, alone))
 
 

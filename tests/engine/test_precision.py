@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from flbench.config import parse_experiment
 from flbench.config.training import Precision
 from flbench.data.datasets import load
-from flbench.engine.federated import FederatedTrainer, step_together
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.setup import make_trainer
 from flbench.methods.base import Batch, Context, Tree
 from flbench.methods.feddecorr import FedDecorr
 from flbench.models import norm_layers
 from flbench.models.network import pure_forward
-from tests.toys import largest_difference
+from tests.toys import largest_difference, train, train_together
 
 NORMS = ["none", "fn", "ln", "gn", "bn"]
 
@@ -72,10 +72,8 @@ def test_both_executors_round_alike(norm: str) -> None:
 @pytest.mark.parametrize("norm", ["none", "ln"])
 def test_runs_trained_together_in_bf16_are_those_alone(norm: str) -> None:
     alone, together = ([trainer("bf16", "stacked", norm=norm, seed=seed) for seed in range(3)] for _ in range(2))
-    for _ in range(2):
-        for one in alone:
-            one.step()
-        step_together(together, [False] * 3)
+    train_together(2, together)
+    train(2, *alone)
     for one, other in zip(alone, together, strict=True):
         assert largest_difference(one.x, other.x) == 0
 
