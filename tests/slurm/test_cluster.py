@@ -301,8 +301,10 @@ def test_a_drained_partition_is_waited_for(cluster: Cluster, monkeypatch: pytest
 
 
 def test_a_job_without_the_memory_to_start_names_mem(cluster: Cluster) -> None:
+    # SLURM samples the memory each second; a stub's worker may end earlier.
+    hold = f"{sys.executable} -c 'import time; held = b\"x\" * 10**8; time.sleep(60)'"
     with pytest.raises(WorkersCrash, match=r"mem is 20 MiB, .* raise mem in the profile"):
-        cluster.sweep(experiments(1), replace(N1, mem=20 * 2**20))
+        cluster.sweep(experiments(1), replace(N1, mem=20 * 2**20, setup=(hold,)))
 
 
 def test_a_percent_sign_in_the_stores_path(dev_cluster: None, tmp_path: Path) -> None:
