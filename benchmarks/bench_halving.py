@@ -4,11 +4,11 @@
     flbench sweep sweeps/digits.yaml $options --store STORE
     python benchmarks/bench_halving.py sweeps/digits.yaml $options --store STORE [--rungs 10,30,100] [--keep 1/3]
 
-The runs need held-out data (val_fraction), and the sweep has no search. A race is one row and column; the full choice
-is the setting with the best mean validation accuracy after the last round. Races alternate between two halves: choose
-rungs and keep by the first, and judge them by the second. ``same``: the search ends with the full choice; ``no worse``:
-its test accuracy is not below that of the full choice by more than the half-width of the 95 % interval of their
-difference, paired by seed.
+The runs need held-out data (val_fraction) and three or more seeds, and the sweep has no search. A race is one row and
+column; the full choice is the setting with the best mean validation accuracy after the last round. Races alternate
+between two halves: choose rungs and keep by the first, and judge them by the second. ``same``: the search ends with the
+full choice; ``no worse``: its test accuracy is not below that of the full choice by more than the half-width of the 95
+% interval of their difference, paired by seed.
 """
 
 from __future__ import annotations

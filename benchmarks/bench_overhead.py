@@ -1,6 +1,6 @@
 """Measure what a run costs besides training: the store, the metrics, creating a trainer, starting a worker.
 
-    uv run python benchmarks/bench_overhead.py [--data FOLDER] [--repeats 3]
+    uv run python benchmarks/bench_overhead.py [--data FOLDER] [--rounds 200] [--repeats 3]
 
 A worker's own loop executes runs in a fresh store: digits as in the quickstart (trained together, as workers do), and
 the CIFAR-10 CNN if its files are available. The parts are the store's writing methods, ``metrics``, the forward passes
@@ -42,7 +42,7 @@ PARTS: Parts = {
     "creating trainers": [(execution, "make_trainer")],
 }
 
-QUICKSTART = {"model": {"name": "mlp", "widths": [64, 64]}, "rounds": 200, "eval_every": 20, "E": 10, "lr": 0.01}
+QUICKSTART = {"model": {"name": "mlp", "widths": [64, 64]}, "eval_every": 20, "E": 10, "lr": 0.01}
 CNN = {"dataset": "cifar10", "model": "cnn", "rounds": 10, "eval_every": 10, "E": 10, "lr": 0.01}
 
 
@@ -76,10 +76,12 @@ def show(what: str, experiments: Sequence[Experiment], options: Options, repeats
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
+    parser.add_argument("--rounds", type=int, default=200, help="rounds of a run on digits")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     options = Options(data_root=arguments.data, pool=os.cpu_count() or 1)
-    digits = [parse_experiment({**QUICKSTART, "partition": "classes:1", "seed": seed}) for seed in range(3)]
+    fields = {**QUICKSTART, "rounds": arguments.rounds, "partition": "classes:1"}
+    digits = [parse_experiment({**fields, "seed": seed}) for seed in range(3)]
     good = show("digits, three runs together", digits, options, arguments.repeats, 0.05)
     cnn = parse_experiment({**CNN, "partition": "classes:1"})
     try:
