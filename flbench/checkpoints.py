@@ -9,19 +9,26 @@ from zipfile import ZIP_STORED, ZipFile
 import torch
 
 
-class Compressed(ValueError):
-    """A checkpoint whose parts are compressed: torch writes none, and a small one could unpack to all memory."""
+class NoCheckpoint(ValueError):
+    """A file that ``torch.save`` has not written, or that would execute code; the message names the file and why."""
 
 
 def load_checkpoint(path: Path) -> Any:
     """Return what ``torch.save`` wrote: tensors, numbers and strings. Nothing in the file can execute code.
 
     Raises:
-        Compressed: its parts are larger than the file.
+        NoCheckpoint: its content is something else, or compressed: torch compresses nothing, and a small file could
+            unpack to all memory.
         OSError: the file cannot be read.
-        Exception: anything else that torch and zipfile raise for a damaged file.
+        MemoryError: there is less memory than the file needs.
     """
-    with ZipFile(path) as parts:
-        if any(part.compress_type != ZIP_STORED or part.file_size != part.compress_size for part in parts.infolist()):
-            raise Compressed(f"{path}: compressed")
-    return torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        with ZipFile(path) as archive:
+            parts = archive.infolist()
+        if any(part.compress_type != ZIP_STORED or part.file_size != part.compress_size for part in parts):
+            raise NoCheckpoint(f"{path}: compressed")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (NoCheckpoint, OSError, MemoryError):
+        raise
+    except Exception as error:  # torch raises several; their texts suggest to load the file unsafely
+        raise NoCheckpoint(f"{path}: {type(error).__name__}") from None

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, cast
 import torch
 
 from flbench import metrics
+from flbench.checkpoints import NoCheckpoint, load_checkpoint
 from flbench.config import Experiment, Training, require_device
 from flbench.data.datasets import Dataset, load, load_named
 from flbench.engine.federated import FederatedTrainer, step_together
@@ -333,12 +334,9 @@ def _newest_checkpoint(attempt: Attempt, computed_with: Mapping[str, Any]) -> tu
     """The newest checkpoint of the same numerics and data with its content; None and an empty dict: start over."""
     for checkpoint in attempt.checkpoints():
         try:
-            # weights_only: a checkpoint holds tensors, numbers and strings, and nothing in it can execute code.
-            saved = torch.load(checkpoint.path, map_location="cpu", weights_only=True)
-        except (OSError, MemoryError):
-            raise
-        except Exception as error:  # torch raises several; their texts suggest to load the file unsafely
-            attempt.log(f"{checkpoint.path}: {type(error).__name__}")
+            saved = load_checkpoint(checkpoint.path)
+        except NoCheckpoint as error:
+            attempt.log(str(error))
             saved = None
         if not isinstance(saved, dict) or not saved.keys() >= {"numerics", "fingerprint", "trainer"}:
             attempt.log(f"not resuming from round {checkpoint.round}: {checkpoint.path} is no checkpoint of flbench")

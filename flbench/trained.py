@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from flbench.checkpoints import NoCheckpoint, load_checkpoint
 from flbench.config import Training
 from flbench.data.arrays import Data
 from flbench.data.datasets import Dataset, load_named
@@ -68,7 +69,10 @@ def trained(run: RunDir, round: int | None, data_root: Path | None, client: int)
         raise UserError(f"run {run.run_id} is a study ({experiment.kind}): only training leaves a network")
     checkpoint = _saved(run, round)
     data = load_named(cast(Dataset, experiment.dataset), data_root)
-    saved = torch.load(checkpoint.path, map_location="cpu", weights_only=True)
+    try:
+        saved = load_checkpoint(checkpoint.path)
+    except NoCheckpoint as error:
+        raise UserError(f"run {run.run_id} has no readable checkpoint of round {checkpoint.round}: {error}") from None
     if saved["fingerprint"] != data.fingerprint:
         trained_on = f"run {run.run_id} was trained on data with the fingerprint {saved['fingerprint']}"
         raise UserError(f"{trained_on}, the data here have {data.fingerprint}")

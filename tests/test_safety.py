@@ -17,6 +17,7 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 from typer.testing import CliRunner
@@ -76,7 +77,19 @@ def old_torch_file(path: Path, marker: Path) -> None:
     torch.save({"trainer": Hostile(marker)}, path, _use_new_zipfile_serialization=False)
 
 
-@pytest.mark.parametrize("write", [raw_pickle, torch_file, old_torch_file])
+def compressed_torch_file(path: Path, marker: Path) -> None:
+    """A file of some kilobytes that unpacks to 40 MB."""
+    import torch
+
+    torch.save({"numerics": {}, "fingerprint": "", "trainer": torch.zeros(10**7)}, plain := path.with_suffix(".plain"))
+    with ZipFile(plain) as source, ZipFile(path, "w", ZIP_DEFLATED) as target:
+        for part in source.infolist():
+            target.writestr(part.filename, source.read(part))
+    plain.unlink()
+    assert path.stat().st_size < 10**5
+
+
+@pytest.mark.parametrize("write", [raw_pickle, torch_file, old_torch_file, compressed_torch_file])
 def test_a_hostile_checkpoint(marker: Path, write: Any) -> None:
     """Replace a run's checkpoint by a hostile one with a valid checksum, then extend the run."""
     fields = ["run", "dataset=digits", "norm=none", "E=1", "--threads", "1", "--json"]
@@ -89,7 +102,9 @@ def test_a_hostile_checkpoint(marker: Path, write: Any) -> None:
     checkpoint.rename(checkpoint.with_name(f"{checkpoint.stem.partition('-')[0]}-{checksum}.pt"))
     extended = cli(*fields, "rounds=2")
     assert extended.exit_code == 0, extended.stdout  # starts from the beginning, because the file cannot be read
-    assert "not resuming from round 1: " in (directory / "attempts/0002/log.txt").read_text()
+    log = (directory / "attempts/0002/log.txt").read_text()
+    assert "not resuming from round 1: " in log
+    assert (write is compressed_torch_file) == (": compressed" in log)
     assert cli("verify", "--recompute", "1").exit_code == 0
     assert cli("gc", "--yes").exit_code == 0
 

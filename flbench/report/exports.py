@@ -208,6 +208,8 @@ def _rows(path: Path, columns: Sequence[str] = (*_COLUMNS, "sha256")) -> Iterato
             yield from batch.to_pylist()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file: expected runs written by `flbench export`") from None
+    except MemoryError:  # pyarrow's, too
+        raise UserError(f"{path}: its rows need more memory than is free here") from None
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: not a readable parquet file ({reason}); export the runs again") from None
