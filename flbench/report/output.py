@@ -55,7 +55,9 @@ def check_replaceable(
     part = re.search(r"^Part of \[(.*?)\]\(", known, re.MULTILINE)
     head = re.match("% flbench report: (.*)\n", known)
     page_title = unescape(page[1]) if page else part[1] if part else head[1] if head else None
-    text_title = known.partition("\n")[0].removeprefix("# ") if "\n```sh\nflbench report" in known else None
+    # A document ends with its command; the first page of one with details links to the page that does.
+    text = "\n```sh\nflbench report" in known or re.search(r"\(\[provenance\]\(.*provenance\.md\)\)", known)
+    text_title = known.partition("\n")[0].removeprefix("# ") if text else None
     if title not in (page_title, text_title) and not known.startswith(_title_comment(title)):
         found = f"a report on {page_title or text_title}" if page_title or text_title else "no report"
         raise UserError(f"{path} is {found}, and this one is on {title}: {fix}")

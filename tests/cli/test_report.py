@@ -443,6 +443,9 @@ def test_another_report_is_not_replaced(
     assert Path("notes.md").read_text().startswith("# tiny\n") and "<title>tiny<" in Path("new.html").read_text()
     assert "--force" not in Path("notes.md").read_text()
     assert flbench(monkeypatch, "report", "other.yaml", "--html", "new.html") == 2, "a page has a title, too"
+    for _ in range(2):
+        assert flbench(monkeypatch, "report", "tiny.yaml", "--out", "first.md", "--details", "pages") == 0
+    assert flbench(monkeypatch, "report", "other.yaml", "--out", "first.md") == 2, "a first page has a title, too"
 
 
 def test_a_report_is_named_after_its_sweeps_files_or_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
