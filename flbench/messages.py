@@ -98,6 +98,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def some_of(part: int, whole: int, noun: str, verb: str = "") -> str:
+    """Return ``1 of 3 runs``; with a verb ``1 of 3 runs is``, ``2 of 3 runs are``, ``0 of 3 runs have``."""
+    plural = {"is": "are", "has": "have", "": ""}[verb]
+    return f"{part:,} of {counted(whole, noun)} {verb if part == 1 else plural}".rstrip()
+
+
 def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> str:
     """Return the message about an unknown name: a similar name if there is one, then all names, the most similar first.
 

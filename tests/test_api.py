@@ -131,4 +131,4 @@ def test_a_notebook_shows_one_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert shown == [], "a terminal of IPython is no notebook"
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     flbench.run(store=tmp_path / "b", device="cpu", **TINY)
-    assert len(shown) >= 2 and "1/1 runs" in shown[-1]
+    assert len(shown) >= 2 and "1/1 run" in shown[-1]

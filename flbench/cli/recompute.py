@@ -17,6 +17,7 @@ from flbench.choices import UsedDevice, UsedExecutor
 from flbench.config import parse_experiment
 from flbench.errors import UserError
 from flbench.launchers import used_device
+from flbench.messages import counted
 from flbench.metric_specs import METRICS
 from flbench.store import Lease, Result, RunDir, RunRequest, Store
 from flbench.worker import Options, load_engine
@@ -151,7 +152,7 @@ def _difference(
     if (old.status, old.rounds) != (new.status, new.rounds):
         return f"recorded: {old.status} after round {old.rounds}, computed: {new.status} after round {new.rounds}"
     if len(recorded) != len(computed):
-        return f"{len(recorded)} evaluations are recorded, {len(computed)} were computed"
+        return f"recorded: {counted(len(recorded), 'evaluation')}, computed: {len(computed)}"
     for before, after in zip(recorded, computed, strict=True):
         for name in sorted((before.keys() | after.keys()) - TIMES):
             if before.get(name) != after.get(name):

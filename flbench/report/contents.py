@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from flbench.config import Experiment
 from flbench.data.datasets import Dataset, load
 from flbench.errors import UserError
+from flbench.messages import counted
 
 
 def renamed(experiments: Sequence[Experiment], named: dict[Dataset, Dataset]) -> list[Experiment]:
@@ -43,7 +44,7 @@ def choose_content(dataset: Dataset, contents: Counter[str]) -> str | None:
         here = ""
     if here in contents:
         return here
-    known = ", ".join(f"{content} ({count} runs)" for content, count in contents.most_common())
+    known = ", ".join(f"{content} ({counted(count, 'run')})" for content, count in contents.most_common())
     raise UserError(
         f"the data set {dataset.label()} stands for several contents in the runs that are there: {known}. Name one: "
         "--set dataset.content=FINGERPRINT, or dataset: {name: ..., content: ...} in the sweep"

@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 
 from flbench.config import KINDS, registry_of
 from flbench.errors import UserError
+from flbench.messages import some_of
 from flbench.registry import UnknownName
 from flbench.report.exports import Exported, read, run_ids
 from flbench.report.literal import line
@@ -193,7 +194,8 @@ class Review:
         if any(one.result.environment.get("plugins") for one in found):
             yield "it has runs with components of plug-ins, which others cannot execute"
         if double := sorted(one.run_id for one in found if one.run_id in others):
-            yield f"{len(double)} runs are in other files already, as {double[0]} in {others[double[0]]}"
+            runs = some_of(len(double), len(found), "run", "is")
+            yield f"{runs} in other files already, as {double[0]} in {others[double[0]]}"
         facts = ContributedFile.of(found, stated.command) if found else stated
         for field in ContributedFile.model_fields:
             if (own := getattr(facts, field)) != (said := getattr(stated, field)):

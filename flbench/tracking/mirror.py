@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flbench.config import digest
+from flbench.messages import counted
 from flbench.store import RunDir, RunRequest, RunState, Store
 from flbench.tracking.run_view import RunView, failed_view, finished_view, rows_of, running_view
 from flbench.tracking.sink import OpenRun, RunDeleted, Sink, Target
@@ -172,7 +173,7 @@ class Mirror:
             self._sink.close()
 
     def _beat(self, doing: str) -> None:
-        self._show(f"{len(self._mirrored)}/{self._total} runs, {doing}")
+        self._show(f"{len(self._mirrored)}/{counted(self._total, 'run')}, {doing}")
 
     def _sync_run(self, run_id: str, *, last: bool) -> bool:
         """Send the changes of one run; return False if that failed."""

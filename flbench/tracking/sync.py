@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from flbench.choices import TrackingMode, UsedTrackingMode
 from flbench.errors import UserError
+from flbench.messages import some_of
 from flbench.store import Store
 from flbench.tracking.jobs import Job, sweeps_by_run
 from flbench.tracking.mirror import Counts, GivenUp, Mirror
@@ -58,7 +59,8 @@ class SyncResult:
         if self.counts is None or target is None:
             return f"{self.sweep}: {f'warning: {self.problem}' if self.problem else self.note}"
         counts = self.counts
-        parts = [f"{self.sweep}: {counts.mirrored} of {counts.total} runs are {target.where}, {counts.new} of them new"]
+        runs = some_of(counts.mirrored, counts.total, "run", "is")
+        parts = [f"{self.sweep}: {runs} {target.where}, {counts.new} of them new"]
         parts += [f"{counts.failed} could not be sent"] if counts.failed else []
         parts += [self.problem] if self.problem else []
         parts += [target.hint] if target.hint and counts.mirrored else []

@@ -90,7 +90,7 @@ def test_runs_that_are_in_the_results_are_left_out(run: Run) -> None:
     assert verify(run)[0] == 0
     assert run("export", "results/all.parquet", "tiny.yaml")[0] == 0
     code, said = verify(run)
-    assert code == 1 and "4 runs are in other files already" in said and "in results/all.parquet" in said
+    assert code == 1 and "4 of 4 runs are in other files already" in said and "in results/all.parquet" in said
     code, said = contribute(run)
     assert code == 2 and "nothing to contribute" in said
 

@@ -405,7 +405,7 @@ def test_diverged_runs_are_finished(tmp_path: Path) -> None:
     store, requests = Store(tmp_path), [experiment(seed=seed) for seed in range(2)]
     finish(store, requests[0], 0.5)
     finish(store, requests[1], status="diverged")
-    assert "> 1 of 2 runs diverged; they have no value." in markdown_of(board(store, requests))
+    assert "> 1 of 2 runs diverged; it has no value." in markdown_of(board(store, requests))
 
 
 def everything(path: Path) -> tuple[Store, list[Experiment]]:

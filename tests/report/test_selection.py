@@ -57,6 +57,6 @@ def test_cells_at_the_edge_of_the_grid_are_counted(tmp_path: Path) -> None:
         collect(StoreSource(store_with(tmp_path / "a", [0.1, 0.2, 0.4])), select_by="val-tail"), select_by="val-tail"
     )
     assert board.sections[0].at_edge == 1
-    assert "In 1 of 1 cells it is at the edge of the grid" in markdown_of(board)
+    assert "In 1 of 1 cell it is at the edge of the grid" in markdown_of(board)
     assert "edge" not in chosen_by(StoreSource(store_with(tmp_path / "b", [0.1, 0.4])), "last").chosen, "two values"
     assert "edge" not in chosen_by(StoreSource(store_with(tmp_path / "c", [0.1, 0.2, 0.4])), "tail").chosen, "inside"

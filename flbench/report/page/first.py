@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from flbench.choices import ON_VALIDATION_DATA
-from flbench.messages import counted
+from flbench.messages import counted, some_of
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Figure, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
@@ -90,10 +90,10 @@ def _gaps(board: Leaderboard) -> Iterator[Block]:
         total, requested = sum(board.unfinished.values()), board.provenance.requested - studies
         # A diverged run is finished: divergence is its result, although it has no value.
         if board.unfinished.keys() == {"diverged"}:
-            text = f"{total:,} of {requested:,} runs diverged; they have no value."
+            text = f"{some_of(total, requested, 'run')} diverged; {'it has' if total == 1 else 'they have'} no value."
         else:
             why = literal(listing(board.unfinished))
-            text = f"**Incomplete:** {total:,} of {requested:,} runs have no value: {why}."
+            text = f"**Incomplete:** {some_of(total, requested, 'run', 'has')} no value: {why}."
         yield Paragraph(text, warning=True)
     for note in code_notes_of(board.collection.runs):
         yield Paragraph(f"**Other code:** {literal(note)}", warning=True)

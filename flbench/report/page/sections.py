@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flbench.choices import SelectBy
 from flbench.halving import Halving
+from flbench.messages import counted, some_of
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, shifted, words
 from flbench.report.board import Leaderboard, Picture, Section
@@ -116,7 +117,7 @@ def chapter_blocks(chapter: Chapter, pictures: Iterable[Picture]) -> Iterator[Bl
     if chapter.introduction:
         yield Paragraph(chapter.introduction)
     if gap := sum(run.result is None for run in chapter.runs):  # a diverged run has a result
-        yield Paragraph(f"**Incomplete:** {gap} of {len(chapter.runs)} runs have no value.", warning=True)
+        yield Paragraph(f"**Incomplete:** {some_of(gap, len(chapter.runs), 'run', 'has')} no value.", warning=True)
     if chapter.claims:
         yield claims_grid(chapter.claims)
     yield from (Figure(picture.caption, picture.svg) for picture in pictures if picture.place == chapter.place)
@@ -144,7 +145,7 @@ def _section(section: Section) -> Iterator[Block]:
         if section.layout.search is not None:
             yield Paragraph(_search_text(section, section.layout.search))
         yield from _tables(section.tuned, 4)
-        yield Fold(f"All {sum(len(table.cells) for table in section.tables)} cells", everything)
+        yield Fold(f"All {counted(sum(len(table.cells) for table in section.tables), 'cell')}", everything)
     else:
         yield from everything
     if section.own_shard:
@@ -162,9 +163,8 @@ def _edge_text(section: Section) -> str:
     """Return in how many cells a better setting may be outside the grid; empty for none."""
     if not section.at_edge:
         return ""
-    return (
-        f" In {section.at_edge} of {section.choices} cells it is at the edge of the grid: a better one may lie outside."
-    )
+    cells = some_of(section.at_edge, section.choices, "cell")
+    return f" In {cells} it is at the edge of the grid: a better one may lie outside."
 
 
 def _search_text(section: Section, search: Halving) -> str:
@@ -194,7 +194,7 @@ def _lost_text(section: Section) -> str:
     """Return in how many cells no setting kept all seeds to the end; empty for none."""
     if not section.lost:
         return ""
-    said = f"In {section.lost} of {section.choices} cells every setting that went on diverged with a seed"
+    said = f"In {some_of(section.lost, section.choices, 'cell')} every setting that went on diverged with a seed"
     return f" {said}: a larger `keep` takes more to the end."
 
 
@@ -237,4 +237,4 @@ def _pictures(pictures: Iterable[Picture]) -> Iterator[Block]:
     figures = [Figure(picture.caption, picture.svg) for picture in pictures]
     yield from figures[:1]
     if others := figures[1:]:
-        yield Fold(f"{len(others)} more {'figure' if len(others) == 1 else 'figures'}", tuple(others))
+        yield Fold(counted(len(others), "more figure"), tuple(others))
