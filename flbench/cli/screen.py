@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console, ConsoleOptions, Group
 from rich.live import Live
@@ -16,11 +16,31 @@ from rich.text import Text
 
 from flbench.report.literal import visible
 
+#: Columns of a pipe, where prose is wrapped.
+PIPE = 240
+
+#: More columns than a table has.
+UNLIMITED = 100_000
+
+
+class _Pipe(Console):
+    """Standard output that is no terminal: it has the columns that a table needs, so that rich cuts no cell."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        unlimited = self.options.update(max_width=UNLIMITED)
+        self.width = PIPE
+        for table in (one for one in objects if isinstance(one, Table)):
+            size = Measurement.get(self, unlimited, table)
+            # A table without lines is to have one line a row; the cells of others are wrapped where their words fit.
+            if table.box is None or size.minimum > PIPE:
+                self.width = max(self.width, size.maximum)
+        super().print(*objects, **options)
+
 
 def wide_console() -> Console:
-    """Return standard output; a pipe is wide enough that rich cuts no cell."""
+    """Return standard output."""
     console = Console()
-    return console if console.is_terminal else Console(width=240)
+    return console if console.is_terminal else _Pipe(width=PIPE)
 
 
 def say(console: Console, text: str, *, fold: bool = False) -> None:

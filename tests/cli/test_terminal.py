@@ -13,6 +13,9 @@ import termios
 from pathlib import Path
 
 import pytest
+from rich.table import Table
+
+from flbench.cli.screen import PIPE, plain_table, wide_console
 
 SPEC = """
 version: 1
@@ -78,3 +81,14 @@ def test_sweep_in_a_terminal(tmp_path: Path, columns: int, no_color: str) -> Non
     assert "best cells" not in last and "running" not in last
     code, again = in_terminal("status", "--watch", "--store", store, columns=columns)
     assert (code, "best cells" in again) == (0, True)
+
+
+def test_no_table_is_too_wide_for_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    console, words = wide_console(), [f"column{number}" for number in range(60)]
+    for table in (plain_table(words), Table(*words)):
+        table.add_row(*(f"{word} value" for word in words))
+        console.print(table)
+        printed = capsys.readouterr().out
+        assert "…" not in printed and all(word in printed for word in words)
+    console.print(Table("short"))
+    assert console.width == PIPE
