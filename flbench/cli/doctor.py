@@ -138,7 +138,7 @@ def _store(root: Path) -> Finding:
         return Finding("store", "broken", f"{place}: {problem}", advice)
     cost = (time.monotonic() - began) * 1000
     free = shutil.disk_usage(place).free / 2**30
-    found = f"{found}; fsync, renaming and exclusive hard links work ({cost:.0f} ms), {free:.0f} GiB free"
+    found = f"{found}; fsync, renaming, exclusive hard links and dates work ({cost:.0f} ms), {free:.0f} GiB free"
     if free < 1:
         return Finding("store", "broken", found, "make space, or choose another --store")
     return Finding("store", "ok", found)
@@ -156,11 +156,14 @@ def _disk_problem(folder: Path) -> str:
         made = files.publish(second, b"1")
         what = "a hard link that does not overwrite"
         kept = not files.publish(second, b"2") and second.read_bytes() == b"1"
+        back = first.stat().st_mtime - second.stat().st_mtime
     except OSError as error:
         return f"{what} fails: {error.strerror}"
     finally:
         first.unlink(missing_ok=True)
         second.unlink(missing_ok=True)
+    if back > 0:
+        return f"a file is dated {back:.1f} s before one that was written earlier, so that ages of files are wrong"
     return "" if made and kept else "a hard link overwrote a file"
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,20 @@ def test_what_does_not_work_on_a_disk_is_named(
     assert (code, found["store"]["state"]) == (1, "broken")
     assert found["store"]["found"] == f"{tmp_path}: {what}"
     assert "docs/cluster.md lists what a store needs" in found["store"]["advice"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_clock_that_goes_back_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Disk.link
+
+    def link_and_date_back(disk: Disk, path: Path, target: Path) -> None:
+        link(disk, path, target)
+        os.utime(target, (0, target.stat().st_mtime - 7))
+
+    monkeypatch.setattr(Disk, "link", link_and_date_back)
+    code, found = doctor("--store", str(tmp_path / "store"))
+    assert (code, found["store"]["state"]) == (1, "broken")
+    assert re.search(r"a file is dated (6\.\d|7\.0) s before one that was written earlier", found["store"]["found"])
     assert list(tmp_path.iterdir()) == []
 
 
