@@ -19,7 +19,7 @@ from flbench.cli.review import recompute_exported, review
 from flbench.cli.targets import find_targets
 from flbench.errors import UserError
 from flbench.messages import counted
-from flbench.plugin_files import VARIABLE
+from flbench.plugin_files import CURE
 from flbench.report.literal import visible
 from flbench.store import Store
 from flbench.store.verify import Audit, Problem
@@ -179,8 +179,7 @@ def _print_problems(problems: Sequence[Problem], unknown: Unknown) -> None:
         typer.echo(f"and {len(problems) - MOST_PROBLEMS} more; --json lists all")
     for component, run_ids in sorted(unknown.items()):
         whose = f"{counted(len(run_ids), 'run')} not checked: {'its' if len(run_ids) == 1 else 'their'}"
-        cure = f"name the file that has it with --plugin or in ${VARIABLE}"
-        typer.echo(visible(f"{whose} {component} is not known here; {cure}"))
+        typer.echo(visible(f"{whose} {component} is not known here; if a plug-in has it, {CURE}"))
 
 
 def _shown(verdicts: Iterable[Recomputed], *, quiet: bool) -> list[Recomputed]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flbench.config import Experiment, InvalidExperiment
 from flbench.errors import UserError
-from flbench.plugin_files import VARIABLE
+from flbench.plugin_files import CURE
 
 #: What is said of a run whose id is no longer that of its experiment.
 RETIRED = "of an earlier version of a component, whose numbers are retired"
@@ -39,7 +39,7 @@ class StoredRun:
 def _problem(unknown: str) -> str:
     """Return why a stored experiment cannot be read; details of a file are left to ``flbench verify``."""
     if unknown:
-        return f"with the unknown {unknown}; if a plug-in has it, name its file with --plugin or in ${VARIABLE}"
+        return f"with the unknown {unknown}; if a plug-in has it, {CURE}"
     return "whose experiment this version of flbench cannot read; flbench verify says why"
 
 

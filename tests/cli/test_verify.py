@@ -148,7 +148,7 @@ def test_runs_of_a_plug_in_that_is_not_loaded_are_not_damage(store: Store) -> No
     plan.write_bytes(plan.read_bytes().replace(b'"name":"none"', b'"name":"gone"', 1))
     assert b"gone" in plan.read_bytes()
     run_id = experiment.parent.name
-    cure = "is not known here; name the file that has it with --plugin or in $FLBENCH_PLUGINS"
+    cure = "is not known here; if a plug-in has it, name its file with --plugin or in $FLBENCH_PLUGINS"
     result = verify()
     assert result.exit_code == 2
     assert result.stdout == f"1 run not checked: its norm 'gone' {cure}\n3 runs, 13 files: no damage found\n"

@@ -419,6 +419,6 @@ def test_exported_runs_of_a_plug_in_that_is_not_loaded_are_not_damage(tmp_path: 
     found = CliRunner().invoke(app, ["verify", "--results", str(path)])
     assert found.exit_code == 2
     assert found.stdout == (
-        "1 run not checked: its norm 'gone' is not known here; name the file that has it with --plugin or in "
+        "1 run not checked: its norm 'gone' is not known here; if a plug-in has it, name its file with --plugin or in "
         f"$FLBENCH_PLUGINS\n1 run in {path}: no damage found\n"
     )
