@@ -101,7 +101,8 @@ def _same_work(task: Mapping[str, Any], measured: Sequence[Mapping[str, Any]]) -
         yield textwrap.fill(
             "The other frameworks train on flbench's batches from the same initial weights. After "
             f"{task['all_rounds']} rounds their weights differed in this measurement from flbench's by up to "
-            f"{', '.join(differences)}: rounding errors, which grow where a ReLU switches. Another measurement may "
-            "find more. The plain loops draw batches of their own.",
+            f"{', '.join(differences)}: rounding errors, which grow where a ReLU switches. Flower adds the clients in "
+            "an order that changes from run to run, so another measurement finds another difference. The plain loops "
+            "draw batches of their own.",
             WIDTH,
         )
