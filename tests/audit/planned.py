@@ -112,7 +112,10 @@ PLANNED = {
         *_plans("norm", ["scale", "fn", "ln", "gn"], "none"),
         *_plans("norm", ["fn", "ln", "gn"], "scale"),
     ],
-    "one_class_fashion_mnist": _plans("norm", ["ln"], "none"),
+    "one_class_fashion_mnist": [
+        *_plans("norm", ["scale", "fn", "ln"], "none"),
+        *_plans("norm", ["fn", "ln"], "scale"),
+    ],
     "skew": [
         *_plans("norm", ["scale", "fn", "ln", "gn"], "none", "fedavg"),
         *_plans("norm", ["fn", "ln", "gn"], "scale", "fedavg"),

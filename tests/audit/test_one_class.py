@@ -160,14 +160,38 @@ def test_fedyogi_is_flat() -> None:
 
 
 @pytest.mark.slow
-def test_the_lead_on_fashion_mnist_shrinks() -> None:
-    first, second, _, end = (one_class.gain(FASHION_MNIST, rounds, "ln")[0] for rounds in (100, 200, 300, 400))
+def test_the_leads_on_fashion_mnist() -> None:
+    """That they shrink between 100 and 200 rounds, and not later, is tested with the sentences of README."""
+    norms = ("scale", "fn", "ln")
+    first, second = ([one_class.gain(FASHION_MNIST, rounds, norm)[0] for norm in norms] for rounds in (100, 200))
+    planned = {(one.value, one.against): one for one in comparisons("one_class_fashion_mnist")}
+    assert {one.verdict for one in planned.values()} == {"open"}
+    end = [planned[norm, "none"] for norm in norms]
+    assert [one.mean for one in end] == pytest.approx([one_class.gain(FASHION_MNIST, 400, norm)[0] for norm in norms])
     last = [one_class.gain(FASHION_MNIST, rounds, "ln", "last")[0] for rounds in (200, 300, 400)]
-    (planned,) = comparisons("one_class_fashion_mnist")
-    assert planned.verdict == "more" and planned.mean == pytest.approx(end)
+    at_end = one_class.chosen(FASHION_MNIST, 400).pivot(index="seed", columns="norm", values="value")
+    alone = stats.ttest_1samp(at_end["ln"] - at_end["none"], 0).pvalue
     assert (
-        f"shrinks from {first:.1f} to {second:.1f} points between 100 and 200 rounds; that it shrinks further is not "
-        f"shown. After 400 rounds it is {planned.text} points (shown, p {planned.p:.3f}; five seeds). By the last "
-        "evaluation alone it is "
-        "{:.1f} after 200 rounds, {:.1f} after 300 and {:.1f} after 400."
-    ).format(*last) in text()
+        "shrink between 100 and 200 rounds, from {:.1f}, {:.1f} and {:.1f} to {:.1f}, {:.1f} and {:.1f} points; that "
+        "they shrink further is not shown. After 400 rounds they are {}, {} and {} points, all open (p {:.2f}, {:.2f} "
+        "and {:.2f}, corrected for five comparisons; five seeds). By the last evaluation alone that of layer "
+        "normalization is {:.1f} after 200 rounds, {:.1f} after 300 and {:.1f} after 400. With layer normalization as "
+        "the only planned row the same runs showed its gain (p {:.3f})"
+    ).format(
+        *first, *second, *(f"{one.mean:.1f} ± {one.half_width:.1f}" for one in end), *(one.p for one in end), *last,
+        alone,
+    ) in text()  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_constant_has_less_on_fashion_mnist_while_the_curves_rise() -> None:
+    by_seed = one_class.chosen(FASHION_MNIST, 100).pivot(index="seed", columns="norm", values="value")
+    ahead = [100 * (by_seed[norm] - by_seed["scale"]) for norm in ("fn", "ln")]
+    planned = {(one.value, one.against): one.mean for one in comparisons("one_class_fashion_mnist")}
+    assert (
+        "After 100 rounds feature and layer normalization are ahead of it by {:.1f} and {:.1f} points (p {:.3f} and "
+        "{:.3f}, not planned, not corrected); after 400 by {:.1f} and {:.1f}, open"
+    ).format(
+        *(one.mean() for one in ahead), *(stats.ttest_1samp(one, 0).pvalue for one in ahead),
+        planned["fn", "scale"], planned["ln", "scale"],
+    ) in text()  # fmt: skip
