@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
 import torch
 from torch import nn
 
@@ -28,18 +33,21 @@ def build(
 ) -> nn.Module:
     """Return a network whose initial weights depend only on the seed and on the network itself.
 
-    ``model.build`` runs with torch's CPU generator keyed by the seed. If the model leaves its initial weights to the
-    layers (``Model.initialized_by``), each module then runs torch's own ``reset_parameters`` with a generator keyed by
-    (seed, module name), so layers that two networks share have equal initial weights, whatever norms are between them.
-    The generator's state is restored at the end. Without a ``head`` it is linear.
+    ``model.build`` runs with the default generators of torch (CPU), numpy and Python keyed by the seed. If the model
+    leaves its initial weights to the layers (``Model.initialized_by``), each module then runs torch's own
+    ``reset_parameters`` with a generator keyed by (seed, module name), so layers that two networks share have equal
+    initial weights, whatever norms are between them. The generators' states are restored at the end. Without a
+    ``head`` it is linear.
 
     Modules with buffers inside a frozen part stay in evaluation mode (``frozen``).
 
     Raises:
         UserError: no parameter of the network is trained.
     """
-    with torch.random.fork_rng(devices=[]):
+    with _default_generators_restored():
         _seed_torch(seed, "build")
+        np.random.seed(int(stream(seed, "build/numpy").integers(2**32)))
+        random.seed(int(stream(seed, "build/python").integers(2**63)))
         if head is None or type(head) is Head:  # a model that builds itself knows no other
             network = model.build(image, classes, norm.canonical(), bias)
         else:
@@ -55,6 +63,17 @@ def build(
     adapt(network)
     keep_frozen_statistics(network)
     return network.to(dtype=dtype)
+
+
+@contextmanager
+def _default_generators_restored() -> Iterator[None]:
+    states = np.random.get_state(), random.getstate()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        np.random.set_state(states[0])
+        random.setstate(states[1])
 
 
 def _seed_torch(seed: int, purpose: str) -> None:

@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flbench.engine.federated import step_together
 from flbench.engine.randomness import check_network, generator_states, without_draws
 from flbench.errors import UserError
 from flbench.methods.base import Context, Method, Tree
+from flbench.models.base import Model
 from flbench.models.initial_weights import build
 from flbench.models.norms import Norm
-from tests.own_models import FunctionalDropout, ReadingModel
+from flbench.models.sites import Shape
+from tests.own_models import FunctionalDropout, Halves, ReadingModel
 from tests.toys import toy_network, toy_trainer
 
 IMAGE = (1, 8, 8)
@@ -116,3 +118,25 @@ def test_a_later_draw_ends_the_run(together: bool) -> None:
     step()
     with pytest.raises(UserError, match="fedavg, or a layer of the network, draws random numbers from numpy's global"):
         step()
+
+
+@dataclass(frozen=True)
+class DrawnByNumpy(Model):
+    """A model whose ``build`` draws from numpy's and Python's generators, as scipy's distributions do."""
+
+    def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
+        body = nn.Linear(64, 4)
+        with torch.no_grad():
+            body.weight.copy_(torch.from_numpy(np.random.normal(size=(4, 64))))
+            body.bias.fill_(random.random())
+        return Halves(nn.Sequential(nn.Flatten(), body), nn.Linear(4, classes))
+
+
+def test_a_model_that_draws_from_numpy_is_keyed_by_the_seed() -> None:
+    before = generator_states()
+    first, again, other = (
+        torch.cat([leaf.flatten() for leaf in build(DrawnByNumpy(), IMAGE, 3, Norm(), True, seed=seed).parameters()])
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again) and not (first == other).any()
+    assert generator_states() == before
