@@ -262,6 +262,8 @@ def measure(folder: Path, runs: int, workers: int, seconds: float) -> Iterable[t
         first = [claims[0] for claims in swarm["wall"]]
         wall = sorted(claim * 1e3 for claims in swarm["wall"] for claim in claims[1:])
         cpu = [claim * 1e3 for claims in swarm["cpu"] for claim in claims[1:]]
+        if not wall:
+            sys.exit("no worker has claimed a second run: raise --seconds")
         memory = max(swarm["memory"])
         say(
             runs,

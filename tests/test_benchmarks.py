@@ -28,7 +28,7 @@ SCRIPTS = {
     "bench_projection": ("--workloads mlp --device cpu --repeats 1", r"mlp.*\d"),
     "bench_report": ("--runs 50 --repeats 1", r"report, 50 runs of 20 evaluations: median \d"),
     "bench_round": ("mlp --repeats 1 --rounds 1", r"\nwhole round +\d"),
-    "bench_store": ("--runs 1000 --workers 2 --seconds 1", r"1,000 runs: .*\d(.|\n)*target"),
+    "bench_store": ("--runs 1000 --workers 2 --seconds 5", r"1,000 runs: .*\d(.|\n)*target"),
     "bench_sweep": ("{}/sweep.yaml --workers 1 --plain-rounds 1 --repeats 1", r"\d"),
     "bench_sync": ("2 --mode offline", r"sync --mode offline: \d.* for n=2 runs"),
 }
