@@ -15,8 +15,8 @@ from flbench.messages import line_in, reason
 #: Paths of plug-in files, separated as in $PATH.
 VARIABLE = "FLBENCH_PLUGINS"
 
-#: The cure where a plug-in has a component that is not known here.
-CURE = f"name its file with --plugin or in ${VARIABLE}"
+#: The cure for a component that is not known here.
+CURE = f"; if a plug-in has it, name its file with --plugin or in ${VARIABLE}"
 
 #: How the names of their modules begin.
 PREFIX = "flbench_plugin_"

@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import pydantic
 
 from flbench.errors import PROCESS_ENDS, InvalidComponent, text_of
-from flbench.messages import did_you_mean, explain, format_scalar, hook_at, reason, unknown
+from flbench.messages import explain, format_scalar, hook_at, reason, unknown
 from flbench.plugin_files import CURE, load_plugins
 
 _log = logging.getLogger(__name__)
@@ -47,9 +47,7 @@ class UnknownName(KeyError):
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str], why: str | None = None) -> None:
-        known = tuple(known)
-        plugin = "" if did_you_mean(name, known) else f"; if a plug-in has it, {CURE}"
-        super().__init__(why or f"{unknown(kind, name, known)}{plugin}")
+        super().__init__(why or unknown(kind, name, known) + CURE)
         self.what = f"{kind} {name[:80]!r}"
 
     def __str__(self) -> str:

@@ -19,8 +19,8 @@ ROOMS = [
     "__main__", "cli", "api", "tracking", "planning", "launchers", "orchestrate", "notebook", "progress",
     "run_names", "papers", "report",
     "sweeps", "launch", "worker", "slurm", "testing", "bench",
-    "trained", "execution", "execution_types", "studies", "probes", "theory", "engine", "methods", "metrics", "models",
-    "data", "store", "halving", "config", "registry", "references", "plugin_files", "messages", "streams", "sums",
+    "trained", "execution", "execution_types", "checkpoints", "studies", "probes", "theory", "engine", "methods",
+    "metrics", "models", "data", "store", "halving", "config", "registry", "references", "plugin_files", "messages", "streams", "sums",
     "choices", "metric_specs", "errors", "parquet_files", "regular",
 ]  # fmt: skip
 

@@ -179,7 +179,7 @@ def _print_problems(problems: Sequence[Problem], unknown: Unknown) -> None:
         typer.echo(f"and {len(problems) - MOST_PROBLEMS} more; --json lists all")
     for component, run_ids in sorted(unknown.items()):
         whose = f"{counted(len(run_ids), 'run')} not checked: {'its' if len(run_ids) == 1 else 'their'}"
-        typer.echo(visible(f"{whose} {component} is not known here; if a plug-in has it, {CURE}"))
+        typer.echo(visible(f"{whose} {component} is not known here{CURE}"))
 
 
 def _shown(verdicts: Iterable[Recomputed], *, quiet: bool) -> list[Recomputed]:

@@ -56,7 +56,7 @@ def check_replaceable(
     head = re.match("% flbench report: (.*)\n", known)
     page_title = unescape(page[1]) if page else part[1] if part else head[1] if head else None
     # A document ends with its command; the first page of one with details links to the page that does.
-    command, details = r"\n```sh\nflbench (--plugin .*)?report ", r"\(\[provenance\]\(.*provenance\.md\)\)"
+    command, details = r"\n```sh\nflbench (--plugin .*)?report\b", r"\(\[provenance\]\(.*provenance\.md\)\)"
     text = re.search(f"{command}|{details}", known)
     text_title = known.partition("\n")[0].removeprefix("# ") if text else None
     if title not in (page_title, text_title) and not known.startswith(_title_comment(title)):

@@ -39,7 +39,7 @@ class StoredRun:
 def _problem(unknown: str) -> str:
     """Return why a stored experiment cannot be read; details of a file are left to ``flbench verify``."""
     if unknown:
-        return f"with the unknown {unknown}; if a plug-in has it, {CURE}"
+        return f"with the unknown {unknown}{CURE}"
     return "whose experiment this version of flbench cannot read; flbench verify says why"
 
 
