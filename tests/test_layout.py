@@ -20,7 +20,8 @@ ROOMS = [
     "run_names", "papers", "report",
     "sweeps", "launch", "worker", "slurm", "testing", "bench",
     "trained", "execution", "execution_types", "checkpoints", "studies", "probes", "theory", "engine", "methods",
-    "metrics", "models", "data", "store", "halving", "config", "registry", "references", "plugin_files", "messages", "streams", "sums",
+    "metrics", "models",
+    "data", "store", "halving", "config", "registry", "references", "plugin_files", "messages", "streams", "sums",
     "choices", "metric_specs", "errors", "parquet_files", "regular",
 ]  # fmt: skip
 

@@ -16,6 +16,7 @@ from flbench.report.cells import Cell
 from flbench.report.runs import Run
 from flbench.report.transfer import FilesSource
 from flbench.store import Store
+from tests.own_models import OWN_MODELS
 from tests.test_execution import run
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +57,19 @@ def test_methods_declare_where_they_are_fedavg() -> None:
         experiment = federated(**fields)
         assert experiment.method.same_as(experiment) is experiment.method, fields
     assert federated(**SAME[0]).method.same_as(federated(**SAME[0])).server_lr == 1.0
+
+
+def test_fedbn_asks_the_network_of_a_model_that_builds_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("bn-cnn", "encoder"):
+        monkeypatch.setitem(MODELS.classes, name, type(OWN_MODELS[name]))
+    for model, dataset, same in (
+        ("bn-cnn", "cifar10", "fedbn"),
+        ("encoder", "digits", "fedavg"),
+        ("bn-cnn", {"name": "arrays", "path": "mine.npz"}, "fedbn"),
+        ("encoder", {"name": "arrays", "path": "mine.npz"}, "fedbn"),  # the shape of its images is not known
+    ):
+        experiment = federated(method="fedbn", model=model, dataset=dataset)
+        assert experiment.method.same_as(experiment).name == same, (model, dataset)
 
 
 @pytest.mark.slow

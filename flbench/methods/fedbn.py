@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from flbench.methods.base import Method
 from flbench.registry import METHODS
@@ -33,7 +33,9 @@ class FedBN(Method):
 
     def same_as(self, experiment: Federated) -> Method:
         """Return FedAvg where the network has no batch normalization."""
-        return self if experiment.norm.has_batch_norm else Method(self.server_lr)  # type: ignore[attr-defined]
+        dataset, model, norm = (cast(Any, one) for one in (experiment.dataset, experiment.model, experiment.norm))
+        has_batch_norm = norm.has_batch_norm or model.has_batch_norm(dataset.image, dataset.classes or 2)
+        return self if has_batch_norm else Method(self.server_lr)
 
     def local_names(self, model: nn.Module) -> frozenset[str]:
         """Return every parameter and buffer of every batch-normalization layer."""

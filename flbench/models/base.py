@@ -95,6 +95,13 @@ class Model(Component):
             return "the model builds its own head: use head: linear"
         return head.problem(head.width(math.prod(self.output(image))), classes)
 
+    def has_batch_norm(self, image: Shape | None, classes: int) -> bool:
+        """Return whether the network has batch normalization that is not the norm's: only one that builds itself can.
+
+        True, too, where it cannot be built here, or the shape of the images is not known.
+        """
+        return self._builds_itself() and (image is None or _has_batch_norm(self, image, classes))
+
     def _builds_itself(self) -> bool:
         return type(self).build is not Model.build
 
@@ -133,3 +140,16 @@ def _unchanged_by(model: Model, norm: Norm, image: Shape, classes: int) -> str |
     with_norm, without = ([(name, type(one).__qualname__) for name, one in net.named_modules()] for net in networks)
     same = "the network has the same layers without it, so that it would change nothing: use norm: none"
     return same if with_norm == without else None
+
+
+@lru_cache(1000)
+def _has_batch_norm(model: Model, image: Shape, classes: int) -> bool:
+    import torch
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    try:
+        with torch.random.fork_rng(devices=[]):
+            network = model.build(image, classes, Norm(), False)
+    except Exception:  # any error of somebody's code; a run names it
+        return True
+    return any(isinstance(module, _BatchNorm) for module in network.modules())
