@@ -41,8 +41,9 @@ class RunCurve:
     def update(self, progress: Progress) -> None:
         """Draw or print the evaluations so far."""
         attempts = self._run.attempts()
-        # The attempt of a run that was extended has further rounds than this request.
-        every = attempts[-1].records() if attempts else []
+        # Until its worker has begun, a run that is executed again has the records of its earlier result. The attempt of
+        # a run that was extended has further rounds than this request.
+        every = attempts[-1].records() if attempts and not attempts[-1].is_superseded() else []
         records = [record for record in every if record["round"] <= self._rounds]
         self._evaluated = records[-1]["round"] if records else 0
         if self._live:

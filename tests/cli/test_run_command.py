@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from flbench.cli import app
 from flbench.cli.run_curve import RunCurve, picture
 from flbench.errors import UserError
+from flbench.planning import prepare_runs
 from flbench.progress import Watch
 from flbench.store import Entry, Lease, Store
 from flbench.sweeps import experiment_from
@@ -45,6 +46,16 @@ def test_a_finished_run_is_extended_but_not_repeated(tmp_path: Path) -> None:
     assert (longer["rounds"], longer["computed"], longer["run_id"]) == (40, True, found["run_id"])
     executed = tmp_path.glob("store/runs/*/*/attempts/*/executed")
     assert sum(len(path.read_text().split()) for path in executed) == 40
+
+
+def test_a_run_that_is_executed_again_does_not_show_its_earlier_result(tmp_path: Path) -> None:
+    run("rounds=20", "eval_every=5")
+    request, store = experiment_from(["rounds=20", "eval_every=5"]), Store(tmp_path / "store")
+    console, watch = Console(width=200, file=StringIO()), Watch(store, [Entry.of(request)], 1)
+    shown = RunCurve(console, store.run(request.run_id), request)
+    prepare_runs(store, [request], rerun=True)
+    shown.update(watch.update())
+    assert console.file.getvalue() == ""  # type: ignore[attr-defined]
 
 
 def test_a_shorter_request_shows_its_own_rounds_alone() -> None:

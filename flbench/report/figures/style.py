@@ -217,16 +217,20 @@ def no_math(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def wrapped(text: str, inches: float, size: str | float) -> str:
-    """Break a text at spaces into lines of at most a width."""
+def text_width(text: str, size: str | float) -> float:
+    """Return the width of a line of text in inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 
+    return float(TextPath((0, 0), no_math(text), prop=FontProperties(size=size), usetex=False).get_extents().width) / 72
+
+
+def wrapped(text: str, inches: float, size: str | float) -> str:
+    """Break a text at spaces into lines of at most a width."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".lstrip()
-        width = TextPath((0, 0), no_math(longer), prop=FontProperties(size=size), usetex=False).get_extents().width
-        if lines[-1] and width > 72 * inches:
+        if lines[-1] and text_width(longer, size) > inches:
             lines.append(word)
         else:
             lines[-1] = longer
@@ -243,10 +247,16 @@ def legend(figure: Figure, styles: Mapping[tuple[Tick, ...], LineStyle], axes: S
 
 
 def legend_below(figure: Figure, styles: Mapping[tuple[Tick, ...], LineStyle]) -> None:
-    """Put the names and styles of rows below all panels, four side by side, in a figure that grows by their lines."""
+    """Put the names and styles of rows below all panels in a figure that grows by their lines.
+
+    Up to four are side by side, where the figure is wide enough.
+    """
+    import matplotlib as mpl
     from matplotlib.lines import Line2D
 
-    across = min(4, len(styles))
+    size = mpl.rcParams["legend.fontsize"]
+    entry = max(text_width(row_name(row), size) for row in styles) + 0.8  # the line, and the space around it
+    across = min(4, len(styles), max(1, int(figure.get_figwidth() / entry)))
     figure.set_figheight(figure.get_figheight() + 0.25 * math.ceil(len(styles) / across) + 0.2)
     handles = [Line2D([], [], **style) for style in styles.values()]
     names = [no_math(row_name(row)) for row in styles]
