@@ -16,6 +16,7 @@ from flbench.config import Experiment, plugins_of
 from flbench.data.datasets import Dataset, load, load_named
 from flbench.data.preflight import misfits
 from flbench.errors import DataMissing, UserError
+from flbench.messages import counted
 from flbench.registry import DATASETS
 from flbench.report import transfer
 from flbench.report.contents import by_dataset, renamed
@@ -127,7 +128,8 @@ def prepare_runs(store: Store, experiments: Sequence[Experiment], *, rerun: bool
             return list(changed_code(store, experiments))
         runs = ((store.run(experiment.run_id), experiment) for experiment in experiments)
         count = sum(run.result_for(experiment) is not None and run.supersede() for run, experiment in runs)
-    return [f"--rerun: executing {count} finished runs again; earlier results are in superseded/ of their folders."]
+    again = counted(count, "finished run")
+    return [f"--rerun: executing {again} again; earlier results are in superseded/ of their folders."]
 
 
 def _import_earlier(store: Store, experiments: Sequence[Experiment]) -> None:

@@ -120,6 +120,8 @@ def _gpu() -> Finding:
 
 def _store(root: Path) -> Finding:
     """Try in the store's folder what the store relies on."""
+    if root.exists() and not root.is_dir():
+        return Finding("store", "broken", f"{root} is no folder", "choose another --store")
     if not Store.exists(root):
         parent = next(folder for folder in (root, *root.absolute().parents) if folder.is_dir())
         found, place = f"{root} does not exist yet; `flbench sweep` creates it", parent

@@ -17,6 +17,7 @@ from flbench.data.datasets import load
 from flbench.data.label_counts import LabelCounts, count_labels
 from flbench.data.shards import shards_of
 from flbench.errors import UserError
+from flbench.messages import counted
 from flbench.report.figures.label_counts import write_figure
 from flbench.report.ticks import tick
 from flbench.sweeps.source import read_value
@@ -111,7 +112,7 @@ def _experiment(settings: list[str], options: dict[str, str | None]) -> Federate
 
 def _title(experiment: Federated) -> str:
     what = ", ".join(tick(name, getattr(experiment, name)).label for name in ("dataset", "partition"))
-    return f"{what}, {experiment.clients} clients, seed {experiment.seed}"
+    return f"{what}, {counted(experiment.clients, 'client')}, seed {experiment.seed}"
 
 
 def _print_table(experiment: Federated, counts: LabelCounts) -> None:

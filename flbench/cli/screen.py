@@ -23,10 +23,14 @@ PIPE = 240
 UNLIMITED = 100_000
 
 
-class _Pipe(Console):
-    """Standard output that is no terminal: it has the columns that a table needs, so that rich cuts no cell."""
+class Pipe(Console):
+    """An output that is no terminal: it has the columns that a table needs, so that rich cuts no cell."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(width=PIPE, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does, in as many columns as the tables need."""
         unlimited = self.options.update(max_width=UNLIMITED)
         self.width = PIPE
         for table in (one for one in objects if isinstance(one, Table)):
@@ -40,7 +44,7 @@ class _Pipe(Console):
 def wide_console() -> Console:
     """Return standard output."""
     console = Console()
-    return console if console.is_terminal else _Pipe(width=PIPE)
+    return console if console.is_terminal else Pipe()
 
 
 def say(console: Console, text: str, *, fold: bool = False) -> None:

@@ -17,7 +17,7 @@ from flbench.cli.live import progress_view
 from flbench.cli.numbers import duration
 from flbench.cli.options import public_path
 from flbench.cli.ranking import Overview
-from flbench.cli.screen import say
+from flbench.cli.screen import Pipe, say
 from flbench.config import digest
 from flbench.errors import UserError
 from flbench.launchers import SweepWorkers
@@ -29,9 +29,6 @@ from flbench.store import CancelMark, Store, files, strict_json
 from flbench.sweeps import Sweep
 from flbench.tracking.jobs import trackers_of
 from flbench.tracking.process import MirrorProcess
-
-#: Width of the tables, in characters, without a terminal.
-PIPE_WIDTH = 160
 
 #: Failed runs printed at most; further ones are counted.
 MOST_FAILURES = 100
@@ -64,7 +61,7 @@ class SweepRun:
         outcome = self._orchestrate(detach=detach)
         board = None
         if not detach and not outcome.interrupted:
-            width = self._console.width if self._console.is_terminal else PIPE_WIDTH
+            width = self._console.width if self._console.is_terminal else None
             board, text = leaderboard(self._store, self._sweep, self._directory, outcome.fingerprint, width)
             self._say(text.rstrip())
         seconds = time.monotonic() - began
@@ -179,8 +176,8 @@ class SweepRun:
         say(self._console, line, fold=fold)
 
 
-def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, width: int) -> tuple[Path, str]:
-    """Return the path of the leaderboard next to the plan, and its tables as text ``width`` columns wide.
+def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, width: int | None) -> tuple[Path, str]:
+    """Return the path of the leaderboard next to the plan, and its tables as text; without a ``width`` nothing is cut.
 
     Both are computed again only if what they show has changed, so that a finished sweep ends at once.
     """
@@ -197,8 +194,9 @@ def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, w
 
     board = write_leaderboard(store, [sweep], path, papers(), arguments)
     drawn = StringIO()
-    console = Console(width=width, file=drawn, color_system=None)
-    for table in to_terminal(board, width):
+    output: dict[str, Any] = {"file": drawn, "color_system": None}
+    console = Pipe(**output) if width is None else Console(width=width, **output)
+    for table in to_terminal(board, console.width):
         console.print(table)
     files.replace(cache, strict_json.pretty({"key": key, "text": drawn.getvalue()}), sync=False)
     return path, drawn.getvalue()

@@ -12,6 +12,7 @@ from flbench.config.base import Check, Derived, Experiment, Rounds, Spelling, Wh
 from flbench.config.kinds import KINDS
 from flbench.config.schedules import CONSTANT, LrSchedule, schedule_problem
 from flbench.errors import UserError
+from flbench.messages import counted
 from flbench.metric_specs import Metric
 from flbench.registry import Component
 
@@ -131,7 +132,9 @@ def _partition_fits(dataset: Any, partition: Any, clients: int) -> str | None:
     if dataset.classes is None:
         return None
     problem = partition.misfit(dataset.classes, clients, len(dataset.domains))
-    return f"{partition.label()} of {dataset.label()} among {clients} clients: {problem}" if problem else None
+    return (
+        f"{partition.label()} of {dataset.label()} among {counted(clients, 'client')}: {problem}" if problem else None
+    )
 
 
 def _samples_suffice(dataset: Any, partition: Any, clients: int, min_size: int) -> str | None:

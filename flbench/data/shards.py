@@ -22,6 +22,7 @@ from flbench.data.arrays import Arrays, Data, Ints
 from flbench.data.partition import Partition
 from flbench.data.partition.base import Rows
 from flbench.errors import UserError
+from flbench.messages import counted
 from flbench.streams import stream
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _counts(
     """Return training samples per (client, group), (K, G), and the rows of each client where they are given."""
     domains = len(data.domain_names)
     if problem := partition.misfit(data.classes, clients, domains):
-        raise UserError(f"{partition.label()} of {data.classes} classes among {clients} clients: {problem}")
+        raise UserError(f"{partition.label()} of {data.classes} classes among {counted(clients, 'client')}: {problem}")
     sizes = (domains if partition.by_domain else 1, data.classes)
     groups = sizes[0] * sizes[1]
     given = partition.rows(data, clients)
@@ -163,8 +164,9 @@ def _kept(counts_KG: Ints, val_fraction: float) -> Ints:
 
 def _too_small(partition: Partition, clients: int, smallest: int, min_size: int, val_fraction: float) -> str:
     times = f" in {partition.draws:,} draws" if partition.draws > 1 else ""
+    where = f"{partition.label()} among {counted(clients, 'client')}"
     return (
-        f"{partition.label()} among {clients} clients: the smallest client has {smallest} training samples{times}, "
+        f"{where}: the smallest client has {smallest} training samples{times}, "
         f"min_size is {min_size}; {partition.remedy()}" + (", or lower 'val_fraction'" if val_fraction else "")
     )
 

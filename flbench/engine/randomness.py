@@ -90,6 +90,17 @@ def without_draws(what: str) -> Iterator[None]:
         raise UserError(f"{what} draws random numbers from {name}: {ADVICE}")
 
 
+def check_same_weights(first: nn.Module, again: nn.Module, what: str) -> None:
+    """Raise UserError where a model that builds itself has returned other weights for the same seed."""
+    pairs = zip(first.named_parameters(), again.named_parameters(), strict=True)
+    for (name, leaf), (_, other) in pairs:
+        if not torch.equal(leaf.detach().cpu(), other.detach().cpu()):
+            raise UserError(
+                f"{what}: build returns another {name} each time, so that two runs of one id would differ; draw from "
+                "the default generators of torch, numpy or Python, which the run's seed keys, or from a fixed seed"
+            )
+
+
 def check_network(network: nn.Module, image: tuple[int, int, int], what: str, *, stacked: bool) -> None:
     """Try a pass of a network in training mode that is not made of flbench's own layers alone.
 

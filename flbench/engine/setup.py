@@ -27,7 +27,7 @@ from flbench.engine.freed_memory import keep_freed_memory
 from flbench.engine.initial_factors import Start, set_factors
 from flbench.engine.optimizers import Adam, Sgd
 from flbench.engine.partial_batches import stacks_partial_batches
-from flbench.engine.randomness import check_network
+from flbench.engine.randomness import check_network, check_same_weights, without_draws
 from flbench.engine.run import TrainingSetup
 from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
@@ -106,7 +106,10 @@ def make_trainer(
         chunk = clients_that_fit(first, image, experiment.batch_size, method, neighbours)
         runner = StackedExecutor(network(), autocast, chunk, tuner.record, tuner, pixels_last=True)
         record = tuner.record
-    check_network(first, image, f"model {experiment.model.label()}", stacked=runner.name == "stacked")
+    model = cast(Model, experiment.model)
+    if model.initialized_by() == "build":
+        check_same_weights(first, make_network(experiment, data, "cpu"), f"model {model.label()}")
+    check_network(first, image, f"model {model.label()}", stacked=runner.name == "stacked")
     params, buffers = initial_trees(first)
     setup = TrainingSetup(
         sgd=_optimizer(experiment),
@@ -216,7 +219,8 @@ def _image(data: Data) -> tuple[int, int, int]:
 def _trainer(experiment: Training, data: Data, network: nn.Module, setup: TrainingSetup) -> Trainer:
     match experiment:
         case Federated():
-            shards = shards_of(experiment, data)
+            with without_draws(f"partition {experiment.partition.label()}"):
+                shards = shards_of(experiment, data)
             require_batches(experiment, map(len, shards.train))
             return FederatedTrainer(
                 setup,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pandas as pd
+from scipy import stats
 
 from tests.audit import after
 from tests.audit.tables import summarized
@@ -54,6 +55,17 @@ def gain(setting: Setting, rounds: int, norm: str, of: str = "value") -> tuple[f
     """Return the mean gain over no normalization in points, paired by seed, and the half-width of its 95 % interval."""
     by_seed = chosen(setting, rounds).pivot(index="seed", columns="norm", values=of)
     return after.mean_gain(100 * (by_seed[norm] - by_seed["none"]).dropna())
+
+
+def lead(norm: str, rounds: int, against: str = "none", of: str = "value") -> pd.Series[float]:
+    """Return the lead of a norm on Fashion-MNIST over another one in points by seed."""
+    by_seed = chosen(FASHION_MNIST, rounds).pivot(index="seed", columns="norm", values=of)
+    return 100 * (by_seed[norm] - by_seed[against])
+
+
+def shrinkage(norm: str, first: int, second: int, of: str = "value") -> float:
+    """Return the p-value of a change of a norm's lead over none on Fashion-MNIST, paired by seed."""
+    return float(stats.ttest_1samp(lead(norm, second, of=of) - lead(norm, first, of=of), 0).pvalue)
 
 
 def table() -> list[list[str]]:

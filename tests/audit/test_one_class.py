@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
-from tests.audit import head_scale, one_class, pages
+from tests.audit import after, head_scale, one_class, pages
 from tests.audit.one_class import DIGITS, FASHION_MNIST
 from tests.audit.planned import WITHIN, comparisons, gains
 from tests.audit.runs import chosen, federated
@@ -159,39 +160,84 @@ def test_fedyogi_is_flat() -> None:
     assert len(flat) == 7
 
 
+NORMS = ("scale", "fn", "ln")
+
+
 @pytest.mark.slow
-def test_the_leads_on_fashion_mnist() -> None:
-    """That they shrink between 100 and 200 rounds, and not later, is tested with the sentences of README."""
-    norms = ("scale", "fn", "ln")
-    first, second = ([one_class.gain(FASHION_MNIST, rounds, norm)[0] for norm in norms] for rounds in (100, 200))
+def test_the_leads_on_fashion_mnist_shrink() -> None:
+    first, second = ([one_class.gain(FASHION_MNIST, rounds, norm)[0] for norm in NORMS] for rounds in (100, 200))
+    of_mean, of_last = ([one_class.shrinkage(norm, 100, 200, of) for norm in NORMS] for of in ("value", "last"))
+    assert (
+        "from {:.1f}, {:.1f} and {:.1f} to {:.1f}, {:.1f} and {:.1f} points, in means of five evaluations (p {:.3f}, "
+        "{:.3f} and {:.3f}, not planned). By the last evaluation alone this is not shown (p {:.2f}, {:.2f} and "
+        "{:.2f}), nor is it after round 200."
+    ).format(*first, *second, *of_mean, *of_last) in text()
+
+
+@pytest.mark.slow
+def test_the_gains_on_fashion_mnist_after_400_rounds_hang_on_single_choices() -> None:
     planned = {(one.value, one.against): one for one in comparisons("one_class_fashion_mnist")}
     assert {one.verdict for one in planned.values()} == {"open"}
-    end = [planned[norm, "none"] for norm in norms]
-    assert [one.mean for one in end] == pytest.approx([one_class.gain(FASHION_MNIST, 400, norm)[0] for norm in norms])
+    end = [planned[norm, "none"] for norm in NORMS]
     last = [one_class.gain(FASHION_MNIST, rounds, "ln", "last")[0] for rounds in (200, 300, 400)]
     at_end = one_class.chosen(FASHION_MNIST, 400).pivot(index="seed", columns="norm", values="value")
-    alone = stats.ttest_1samp(at_end["ln"] - at_end["none"], 0).pvalue
+    every = one_class.read(FASHION_MNIST, 400).query("norm == 'none'").assign(rate=lambda runs: runs.lr.round(2))
+    slower = every[every.rate == 0.18].set_index("seed").value
+    choices = [at_end, at_end.drop(index=1), at_end.assign(none=slower)]
+    alone, *others = (corrected(of) for of in choices)
+    raw = stats.ttest_1samp(at_end["ln"] - at_end["none"], 0).pvalue
+    assert alone == pytest.approx(planned["ln", "none"].p)
     assert (
-        "shrink between 100 and 200 rounds, from {:.1f}, {:.1f} and {:.1f} to {:.1f}, {:.1f} and {:.1f} points; that "
-        "they shrink further is not shown. After 400 rounds they are {}, {} and {} points, all open (p {:.2f}, {:.2f} "
-        "and {:.2f}, corrected for five comparisons; five seeds). By the last evaluation alone that of layer "
-        "normalization is {:.1f} after 200 rounds, {:.1f} after 300 and {:.1f} after 400. With layer normalization as "
-        "the only planned row the same runs showed its gain (p {:.3f})"
+        "After 400 rounds the gains are {}, {} and {} points, all open (p {:.2f}, {:.2f} and {:.2f}, corrected for "
+        "five comparisons; five seeds). By the last evaluation alone that of layer normalization is {:.1f} after 200 "
+        "rounds, {:.1f} after 300 and {:.1f} after 400. The verdicts hang on single choices: with layer normalization "
+        "as the only planned row, without seed 1, or with none at 0.18 in place of 0.32, its gain is shown (p {:.3f}, "
+        "{:.3f} and {:.3f})."
     ).format(
-        *first, *second, *(f"{one.mean:.1f} ± {one.half_width:.1f}" for one in end), *(one.p for one in end), *last,
-        alone,
+        *(f"{one.mean:.1f} ± {one.half_width:.1f}" for one in end), *(one.p for one in end), *last, raw, *others,
     ) in text()  # fmt: skip
+
+
+def corrected(by_seed: pd.DataFrame) -> float:
+    """Return the p-value of the gain of layer normalization, by Holm's correction over the five comparisons."""
+    pairs = [*((norm, "none") for norm in NORMS), ("fn", "scale"), ("ln", "scale")]
+    found = sorted((stats.ttest_1samp(by_seed[one] - by_seed[other], 0).pvalue, one, other) for one, other in pairs)
+    largest = 0.0
+    for place, (p, one, other) in enumerate(found):
+        largest = max(largest, min(1.0, (len(found) - place) * p))
+        if (one, other) == ("ln", "none"):
+            return largest
+    raise AssertionError("unreachable")
 
 
 @pytest.mark.slow
-def test_the_constant_has_less_on_fashion_mnist_while_the_curves_rise() -> None:
-    by_seed = one_class.chosen(FASHION_MNIST, 100).pivot(index="seed", columns="norm", values="value")
-    ahead = [100 * (by_seed[norm] - by_seed["scale"]) for norm in ("fn", "ln")]
-    planned = {(one.value, one.against): one.mean for one in comparisons("one_class_fashion_mnist")}
+def test_the_constant_and_the_normalizations_on_fashion_mnist() -> None:
+    leads = [
+        "{:.1f} ± {:.1f}".format(*after.mean_gain(one_class.lead(norm, rounds, "scale", of)))
+        for rounds in (100, 400)
+        for of in ("value", "last")
+        for norm in ("fn", "ln")
+    ]
     assert (
-        "After 100 rounds feature and layer normalization are ahead of it by {:.1f} and {:.1f} points (p {:.3f} and "
-        "{:.3f}, not planned, not corrected); after 400 by {:.1f} and {:.1f}, open"
-    ).format(
-        *(one.mean() for one in ahead), *(stats.ttest_1samp(one, 0).pvalue for one in ahead),
-        planned["fn", "scale"], planned["ln", "scale"],
-    ) in text()  # fmt: skip
+        "Feature and layer normalization are ahead of it by {} and {} points after 100 rounds (last {} and {}) and by "
+        "{} and {} after 400 (last {} and {}), open"
+    ).format(*leads) in text()
+
+
+@pytest.mark.slow
+def test_the_shares_of_the_parts_of_the_constant() -> None:
+    none, constant = head_scale.of_seed("none"), head_scale.of_seed("constant")
+    share = fieller((head_scale.of_seed("higher rate of the head") - none).to_numpy(), (constant - none).to_numpy())
+    rate, low, high = (round(100 * one) for one in share)
+    assert f"the higher rate alone has {rate} % (95 % interval by Fieller's theorem: {low} to {high} %)." in text()
+    for row in ("larger initial head", "larger head, frozen"):
+        mean, half = head_scale.gain(row, "constant")
+        assert mean > half, f"{row} is shown to gain more"
+
+
+@pytest.mark.slow
+def test_the_equivalence_on_digits_after_1000_rounds() -> None:
+    of = {one.value: one.p_within for one in comparisons("one_class_digits") if one.column == (10,)
+          and one.against == "none"}  # fmt: skip
+    assert f"(p {of['scale']:.3f} and {of['fn']:.3f}, corrected for ten comparisons)" in text()
+    assert len(comparisons("one_class_digits")) == 10

@@ -116,3 +116,13 @@ def test_an_apple_gpu_is_named_and_no_promise_made(monkeypatch: pytest.MonkeyPat
     finding = doctor("--store", str(tmp_path / "store"))[1]["gpu"]
     assert (finding["state"], finding["found"]) == ("ok", "Apple GPU (MPS)")
     assert "flbench run --device mps" in finding["advice"] and "no Mac has run it" in finding["advice"]
+
+
+def test_a_file_in_the_place_of_the_store_is_named(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("")
+    code, found = doctor("--store", str(tmp_path / "store"))
+    assert (code, found["store"]["state"], found["store"]["found"]) == (
+        1,
+        "broken",
+        f"{tmp_path / 'store'} is no folder",
+    )

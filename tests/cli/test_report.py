@@ -447,6 +447,9 @@ def test_another_report_is_not_replaced(
     for _ in range(2):
         assert flbench(monkeypatch, "report", "tiny.yaml", "--out", "first.md", "--details", "pages") == 0
     assert flbench(monkeypatch, "report", "other.yaml", "--out", "first.md") == 2, "a first page has a title, too"
+    capsys.readouterr()
+    assert flbench(monkeypatch, "report", "tiny.yaml", "--out", "new/provenance.md", "--details", "new") == 2
+    assert "new/provenance.md is one of the pages of details" in capsys.readouterr().err and not Path("new").exists()
 
 
 def test_a_report_is_named_after_its_sweeps_files_or_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flbench.config import parse_experiment
+from flbench.data.datasets import load
+from flbench.engine import setup
 from flbench.engine.federated import step_together
 from flbench.engine.randomness import check_network, generator_states, without_draws
+from flbench.engine.setup import make_trainer
 from flbench.errors import UserError
 from flbench.methods.base import Context, Method, Tree
 from flbench.models.base import Model
 from flbench.models.initial_weights import build
 from flbench.models.norms import Norm
 from flbench.models.sites import Shape
+from flbench.registry import MODELS
 from tests.own_models import FunctionalDropout, Halves, ReadingModel
 from tests.toys import toy_network, toy_trainer
 
@@ -140,3 +145,41 @@ def test_a_model_that_draws_from_numpy_is_keyed_by_the_seed() -> None:
     )
     assert torch.equal(first, again) and not (first == other).any()
     assert generator_states() == before
+
+
+@dataclass(frozen=True)
+class DrawnAnew(Model):
+    """A model whose ``build`` makes a generator that no seed keys."""
+
+    def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
+        body = nn.Linear(64, 4)
+        with torch.no_grad():
+            body.weight.copy_(torch.from_numpy(np.random.default_rng().normal(size=(4, 64))))
+        return Halves(nn.Sequential(nn.Flatten(), body), nn.Linear(4, classes))
+
+
+def digits(**fields: Any) -> Any:
+    experiment = parse_experiment({"rounds": 1, "E": 1, **fields})
+    data = load(experiment.dataset)  # type: ignore[attr-defined]
+    return make_trainer(experiment, data, device="cpu", executor="loop", pool=1)
+
+
+def test_a_generator_of_its_own_in_build_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, model in (("drawn-anew", DrawnAnew), ("drawn-by-numpy", DrawnByNumpy)):
+        monkeypatch.setattr(model, "name", name, raising=False)
+        monkeypatch.setitem(MODELS.classes, name, model)
+    digits(model="drawn-by-numpy")
+    with pytest.raises(UserError, match=r"build returns another body\.1\.weight each time"):
+        digits(model="drawn-anew")
+
+
+def test_a_partition_that_draws_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    deal = setup.shards_of
+
+    def drawing(*given: Any) -> Any:
+        np.random.rand()
+        return deal(*given)
+
+    monkeypatch.setattr(setup, "shards_of", drawing)
+    with pytest.raises(UserError, match="partition classes:1 draws random numbers from numpy's global generator"):
+        digits(partition="classes:1")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flbench.data.arrays import Data, Ints
+from flbench.messages import counted
 from flbench.registry import Component
 
 Floats = NDArray[np.float64]
@@ -55,7 +56,7 @@ class Partition(Component):
         if clients * min_size <= samples:
             return None
         return (
-            f"{clients} clients with at least {min_size} training samples each need {clients * min_size}, "
+            f"{counted(clients, 'client')} with at least {min_size} training samples each need {clients * min_size}, "
             f"the set has {samples}; lower 'clients' or 'min_size'"
         )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flbench.config import Training
+from flbench.errors import UserError
 from flbench.messages import counted
 from flbench.report.blocks import Block, Figure, Heading, Items, Paragraph, anchor, shifted
 from flbench.report.board import Leaderboard
@@ -58,6 +59,8 @@ def documents(board: Leaderboard, out: Path, details: Path) -> dict[Path, list[B
     files = {out: first}
     for page in pages:
         path = details / f"{page.name}.md"
+        if path.absolute() == out.absolute():
+            raise UserError(f"{out} is one of the pages of details: name another file for the first page")
         back = f"Part of [{literal(board.options.title)}]({_relative(out, path)})"
         reading = "; [how to read this](how-to-read-this.md)" if "how-to-read-this" in links else ""
         title, *rest = (shifted(block, -1) for block in page.blocks)

@@ -76,7 +76,7 @@ def _intro(board: Leaderboard, links: Mapping[str, str]) -> str:
     studies = sum(len(chapter.runs) for chapter in board.chapters)
     trained = board.provenance.requested - studies
     datasets = list(dict.fromkeys(literal(section.place[0]) for section in board.sections))
-    parts = [f"{trained:,} training runs on {', '.join(datasets)}"] if datasets else []
+    parts = [f"{counted(trained, 'training run')} on {', '.join(datasets)}"] if datasets else []
     parts += [f"{counted(studies, 'run')} of studies of networks"] if studies else []
     contributed = board.provenance.facts[CONTRIBUTORS]
     listed = ", ".join(f"{count:,} contributed by {literal(who)}" for who, count in contributed.items())
