@@ -51,7 +51,7 @@ def test_every_script_is_tried() -> None:
     assert set(SCRIPTS) == {script.stem for script in FOLDER.glob("bench_*.py")}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_runs(name: str, tmp_path: Path) -> None:
     (spec := tmp_path / "sweep.yaml").write_text(SWEEP)

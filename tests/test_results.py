@@ -41,7 +41,7 @@ def command_of(page: str) -> list[str]:
     return arguments
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_pages_and_figures_follow_from_the_results(tmp_path: Path) -> None:
     for folder in ("sweeps", "results"):
         shutil.copytree(ROOT / folder, tmp_path / folder)

@@ -56,27 +56,36 @@ UNDIRECTED = {("fedaws", "in", "toy-resnet18"), ("fedaws", "fbn", "toy-cnn")}
 RATES = {"feddecorr": 1e-3}
 
 
+def in_full(model: str) -> bool:
+    return model in REGISTERED_MODELS.classes and model != "mlp"
+
+
+def fits(method: str, norm: str, model: str) -> bool:
+    if NORMS[norm].lock_step:
+        return False  # it has no loop
+    if NORMS.parse(norm).problem(tuple(toy_model(model).sites(MODELS[model]))) is not None:
+        return False
+    if in_full(model) and (method not in ("fedavg", "scaffold") or norm not in NORM_NAMES):
+        return False
+    # "ws" multiplies activations of every layer by the root of its fan-in: the loss is 200,000.
+    return (method, norm, model) not in UNDIRECTED and (norm, model) != ("ws", "toy-resnet18")
+
+
 def every_combination() -> list[ParameterSet]:
     """Every method x norm x small model that fit together, and some with the models in full.
 
     Among the fast ones are every method on a plain network and on batch normalization, and every norm in every model.
+    The slow ones add every method with every norm, in one model each, and the models in full; the rest is nightly.
     """
     cases = []
-    for model, norm, method in product(MODELS, NORMS.classes, METHOD_NAMES):
-        if NORMS[norm].lock_step:
-            continue  # it has no loop
-        if NORMS.parse(norm).problem(tuple(toy_model(model).sites(MODELS[model]))) is not None:
-            continue
-        in_full = model in REGISTERED_MODELS.classes and model != "mlp"
-        if in_full and (method not in ("fedavg", "scaffold") or norm not in NORM_NAMES):
-            continue
-        if (method, norm, model) in UNDIRECTED:
-            continue
-        if (norm, model) == ("ws", "toy-resnet18"):
-            continue  # every layer multiplies activations by the root of its fan-in: the loss is 200,000
-        fast = method == "fedavg" or (model == "mlp" and norm in ("none", "bn"))
-        slow = in_full or not fast
-        cases.append(pytest.param(method, norm, model, marks=[pytest.mark.slow] if slow else []))
+    for (m, method), (n, norm) in product(enumerate(METHOD_NAMES), enumerate(NORMS.classes)):
+        models = [model for model in MODELS if fits(method, norm, model)]
+        small = [model for model in models if not in_full(model)]
+        for model in models:
+            fast = method == "fedavg" or (model == "mlp" and norm in ("none", "bn"))
+            of_the_pair = in_full(model) or model == small[(m + n) % len(small)]
+            marks = pytest.mark.slow if of_the_pair else pytest.mark.nightly
+            cases.append(pytest.param(method, norm, model, marks=[] if fast and not in_full(model) else [marks]))
     return cases
 
 

@@ -55,7 +55,7 @@ def test_the_unmutated_code_passes(file: str, executor: str) -> None:
         check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: f"{mutation.file}: {mutation.what}")
 def test_every_mutation_is_killed(mutation: Mutation) -> None:
     for executor in ("loop", "stacked"):
@@ -72,7 +72,7 @@ def test_replaced_code_is_restored() -> None:
     assert engine_harness.killer_of(Mutation("models.heads.unit", "nothing", "= 10.0", "= 10.0")) is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("mutation", ENGINE_MUTATIONS, ids=lambda mutation: f"{mutation.file}: {mutation.what}")
 def test_every_mutation_of_the_engine_is_killed(mutation: Mutation) -> None:
     assert (engine_harness.killer_of(mutation) is None) == bool(mutation.equivalent)

@@ -74,7 +74,7 @@ def descents(draw: np.random.Generator, gain: float, normalized: str, networks: 
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_gain_of_subtracted_means_is_not_found_where_there_is_none() -> None:
     """The exact rank test at three widths of four networks. No gain refutes the claim: it is about larger rates."""
     draw = np.random.default_rng(2)
@@ -132,7 +132,7 @@ def dose_verdicts(draw: np.random.Generator, effect: float, margin: float = 0.01
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_doses_of_rank_without_an_effect_rarely_hold() -> None:
     draw = np.random.default_rng(3)
     none, at_margin, large = (dose_verdicts(draw, effect) for effect in (0.0, 0.01, 0.03))

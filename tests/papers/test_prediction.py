@@ -74,7 +74,7 @@ def simulated(n: int, factor: float, shift: float = 0.0) -> tuple[float, float]:
     return tuple(outside / DRAWS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("n", "factor", "low", "high"),
     [
@@ -90,14 +90,14 @@ def test_false_alarms(n: int, factor: float, low: float, high: float) -> None:
     assert as_they_are > as_logits - 0.01
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("n", "least"), [(1, 0.6), (3, 0.8), (5, 0.85)])
 def test_other_numbers_are_found(n: int, least: float) -> None:
     """Numbers that are 4 sd of a run away, 3 points at an accuracy of 50 %."""
     assert simulated(n, 1.0, 4.0)[0] >= least
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_welchs_interval_of_three_and_three_seeds_covers() -> None:
     """NIID-Bench's rule: 95 of 100 or more, also where one side scatters ten times as much."""
     draw = stream(0, "simulated NIID-Bench")
@@ -110,7 +110,7 @@ def test_welchs_interval_of_three_and_three_seeds_covers() -> None:
         assert 0.935 <= np.mean(covered) <= 0.99
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("n", "least"), [(1, 0.90), (3, 0.92)])
 def test_a_seed_of_digits_that_is_left_out_lies_inside_its_interval(n: int, least: float) -> None:
     """On 2,700 cells of five seeds: one seed as if published, ``n`` of the others, and three seeds of 8 other cells."""

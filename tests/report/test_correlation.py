@@ -57,7 +57,7 @@ def test_copies_of_a_cell_do_not_narrow_the_interval() -> None:
     assert tenfold.rho == pytest.approx(once.rho) and tenfold.interval == pytest.approx(once.interval)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("count", "rho"), [(6, 0.0), (6, 0.9), (10, 0.6), (10, 0.9), (20, 0.0)])
 def test_the_interval_covers_the_correlation_of_cells_in_groups(count: int, rho: float) -> None:
     """Seven cells a group, which share four fifths of their variance; Spearman's rho of a normal is 6/pi asin(r/2)."""
@@ -96,7 +96,7 @@ def crossed_cells(draw: np.random.Generator, rho: float, of_norm: float, of_meth
     return {"x": x.ravel().tolist(), "y": y.ravel().tolist(), "norm": norm, "method": method, "column": column}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("rho", "of_norm", "of_method"),
     [(0.0, 0.4, 0.2), (0.0, 0.7, 0.1), (0.0, 0.2, 0.5), (0.6, 0.4, 0.2), (0.9, 0.4, 0.2)],
@@ -141,7 +141,7 @@ def test_the_exact_test_by_hand() -> None:
     assert exact_spearman([1, 1, 1], [1, 2, 3]) is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_exact_test_of_a_few_arms_gives_a_false_alarm_in_at_most_5_of_100_cases() -> None:
     """Eight arms, of which three have the same collapsed rank and two the accuracy of guessing; 400 data sets."""
     draw, alarms = np.random.default_rng(0), 0
@@ -153,7 +153,7 @@ def test_the_exact_test_of_a_few_arms_gives_a_false_alarm_in_at_most_5_of_100_ca
     assert alarms / 400 <= 0.05 + 4 * (0.05 * 0.95 / 400) ** 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("count", [6, 10])
 def test_the_mean_over_groups_is_covered(count: int) -> None:
     """In 95 of 100 cases, with groups of four to eight values that share two thirds of their variance."""

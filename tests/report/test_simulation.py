@@ -64,7 +64,7 @@ def test_the_paired_test_gives_a_false_alarm_in_5_of_100_cases(seeds: int) -> No
     assert alarms / DRAWS == pytest.approx(0.05, abs=MARGIN)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize("cells", [2, 12])
 def test_cells_that_are_worse_by_the_margin_rarely_tie(cells: int, seeds: int) -> None:
@@ -73,7 +73,7 @@ def test_cells_that_are_worse_by_the_margin_rarely_tie(cells: int, seeds: int) -
     assert found[:, 1:].mean(axis=0).max() <= 0.05 + 2 * MARGIN
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("seeds", "margin", "least"), [(3, 4.0, 0.4), (5, 4.0, 0.9), (10, 2.0, 0.85)])
 def test_equal_cells_tie(seeds: int, margin: float, least: float) -> None:
     """Six equal cells; the margin is in sd of a cell's noise, a point where this is half a point or a quarter."""
@@ -81,7 +81,7 @@ def test_equal_cells_tie(seeds: int, margin: float, least: float) -> None:
     assert found.mean() >= least
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("seeds", "spread"), [(3, 0.0), (5, 0.01), (10, 0.03)])
 def test_the_interval_covers_the_accuracy_in_the_population(seeds: int, spread: float) -> None:
     """Of 355 images some are hard for all seeds: the interval over seeds alone covers 62 to 67 of 100 times.
@@ -105,7 +105,7 @@ def test_the_interval_covers_the_accuracy_in_the_population(seeds: int, spread: 
     assert covered["seeds"] / times <= (0.75 if spread < 0.02 else 0.95), covered
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seeds", [3, 10])
 def test_unequal_shards_of_each_seed_are_covered_and_those_that_all_seeds_share_are_not(seeds: int) -> None:
     """Test shards of dirichlet:0.1 on digits, where ``acc`` weighs clients equally; all seeds fail on the same images.
@@ -146,7 +146,7 @@ def covers(values: np.ndarray, truth: float) -> bool:
     return abs(cell.summary.mean - truth) <= cell.half_width
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("seeds", "most"), [(3, 0.3), (5, 0.12), (10, 0.05)])
 def test_seeds_of_one_normal_distribution_rarely_collapse(seeds: int, most: float) -> None:
     """The rule's worst case: so wide a distribution that ten points are no bound. Below 2 points nothing collapses."""
@@ -166,7 +166,7 @@ def request(seed: int) -> Experiment:
     return experiment(seed=seed)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("cells", "seeds"), [(2, 3), (6, 3), (12, 5), (40, 10)])
 def test_the_interval_across_cells_covers_their_mean(cells: int, seeds: int) -> None:
     """In 95 of 100 cases, also where a third of the variance is that of the seed, which all cells share."""
@@ -178,7 +178,7 @@ def test_the_interval_across_cells_covers_their_mean(cells: int, seeds: int) -> 
     assert abs(covered - 0.95) <= 4 * (0.05 * 0.95 / times) ** 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_families_of_planned_comparisons_are_rarely_wrong(seeds: int) -> None:
     """Twelve comparisons with differences of an sd of half a point: 0, just the margin of a point, and 3 points.
@@ -204,7 +204,7 @@ def test_families_of_planned_comparisons_are_rarely_wrong(seeds: int) -> None:
     assert all(n / families <= 0.05 + 4 * (0.05 * 0.95 / families) ** 0.5 for n in wrong.values()), wrong
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_a_column_of_equal_cells_rarely_has_a_bold_one(seeds: int) -> None:
     """Eleven cells against the baseline, which all comparisons share: Holm's correction is over the column."""
@@ -215,7 +215,7 @@ def test_a_column_of_equal_cells_rarely_has_a_bold_one(seeds: int) -> None:
     assert alarms / times <= 0.05 + 4 * (0.05 * 0.95 / times) ** 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_interactions_of_cells_that_share_a_reference(seeds: int) -> None:
     """Gains of three norms over none with one class, minus those with iid data, which vary a third as much.
@@ -272,7 +272,7 @@ def test_small_test_sets_make_no_more_false_alarms(seeds: int) -> None:
         assert np.mean([one is not None and one.p is not None and one.p < LEVEL for one in found]) <= 0.05 + REACH
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("rule", "low", "high"), [("val-tail", 0.93, 0.96), ("tail", 0.85, 0.95)])
 def test_the_interval_at_the_chosen_setting(rule: str, low: float, high: float) -> None:
     """Nine settings a point apart, ten seeds; accuracies on validation data share half of the variance of a seed.
@@ -292,7 +292,7 @@ def test_the_interval_at_the_chosen_setting(rule: str, low: float, high: float) 
     assert low <= covered / times <= high, covered / times
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seeds", [3, 10])
 def test_the_interval_of_a_tuning_budget_covers_its_expectation(seeds: int) -> None:
     """Five settings ranked as they are; settings of a seed share half of its variance."""

@@ -17,7 +17,7 @@ from tests.theory.test_order import measured
 WIDTHS, DRAWS = (25, 50, 100, 200, 400), 250
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("activation", "sigma_w2", "sigma_b2"), [(RELU, 2.0, 0.0), (TANH, 3.0, 0.64)])
 def test_the_rate_of_backward_order_parameters_is_one_half(
     activation: Activation, sigma_w2: float, sigma_b2: float

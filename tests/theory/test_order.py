@@ -70,7 +70,7 @@ def test_layer_normalization_has_other_order_parameters(activation: Activation, 
     assert found.kappa2 == pytest.approx(kappa2, abs=5e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("activation", "sigma_w2", "sigma_b2"), [(RELU, 2.0, 0.0), (TANH, 3.0, 0.64)])
 def test_a_wide_network_has_the_predicted_order_parameters(
     activation: Activation, sigma_w2: float, sigma_b2: float

@@ -36,7 +36,7 @@ def verdict(draw: np.random.Generator, rho: float, *, only_failures: bool) -> st
     return verdict_on(found(np.ones(len(acc), dtype=bool)), (found(working), found(best, within=True)))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_error_rates_of_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """A true zero is not a finding in 97 of 100 cases; a rank that only tells failing cells apart never "holds"."""
     draw, times = np.random.default_rng(0), 60

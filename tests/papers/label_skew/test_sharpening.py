@@ -114,7 +114,7 @@ def test_the_figure_has_a_panel_a_column_and_a_line_a_norm_at_its_best_rate() ->
         assert [text.get_text() for text in panel.texts] == ["lr: none 1, fn 1"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("end", [math.log(NEAR), -math.log(NEAR)])
 def test_sets_of_cells_are_rarely_wrong(end: float) -> None:
     """Twenty cells that end just outside, with starts as far from 1: at most 5 in 100 sets have a wrong word."""

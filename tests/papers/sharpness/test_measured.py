@@ -30,7 +30,7 @@ def measure(memory: Memory, **fields: Any) -> float:
     return float(lines[0]["lambda_max"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_measured_random_networks_support_the_theorems() -> None:
     """Widths 50, 100 and 200, 10 draws of each, both activations: a value, flat lines, growing lines, bounds."""
     memory = Memory()
@@ -48,7 +48,7 @@ def test_measured_random_networks_support_the_theorems() -> None:
     assert "tanh (3, 0.64), exponent 0.0" in found["theorem 3.4"].evidence, "the control is flat"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_descents_grow_above_their_line_and_come_back() -> None:
     """Five networks, T = 200, eight rates around 2 / lambda_max: growth at the line, no explosion just above it."""
     memory = Memory()
