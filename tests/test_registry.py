@@ -146,7 +146,10 @@ def test_wrong_values_name_the_field(
 def test_unknown_names_list_the_known_ones_nearest_first(things: Registry[Component]) -> None:
     with pytest.raises(UnknownName) as caught:
         things.parse("knob")
-    assert str(caught.value) == "unknown thing 'knob'; did you mean 'knobs'? known: knobs, plain, required"
+    assert str(caught.value) == (
+        "unknown thing 'knob'; did you mean 'knobs'? known: knobs, plain, required; "
+        "if a plug-in has it, name its file with --plugin or in $FLBENCH_PLUGINS"
+    )
 
 
 def test_a_foreign_component_is_refused(things: Registry[Component]) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flbench.data.arrays import Data, Ints
-from flbench.messages import counted
 from flbench.registry import Component
 
 Floats = NDArray[np.float64]
@@ -55,8 +54,9 @@ class Partition(Component):
         """Return why there are too few training samples for these clients, or None."""
         if clients * min_size <= samples:
             return None
+        each = "1 client" if clients == 1 else f"{clients} clients"
         return (
-            f"{counted(clients, 'client')} with at least {min_size} training samples each need {clients * min_size}, "
+            f"{each} with at least {min_size} training samples each need {clients * min_size}, "
             f"the set has {samples}; lower 'clients' or 'min_size'"
         )
 
