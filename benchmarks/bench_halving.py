@@ -7,8 +7,8 @@
 The runs need held-out data (val_fraction) and three or more seeds, and the sweep has no search. A race is one row and
 column; the full choice is the setting with the best mean validation accuracy after the last round. Races alternate
 between two halves: choose rungs and keep by the first, and judge them by the second. ``same``: the search ends with the
-full choice; ``no worse``: its test accuracy is not below that of the full choice by more than the half-width of the 95
-% interval of their difference, paired by seed.
+full choice; ``no worse``: its test accuracy is not below that of the full choice by more than the half-width of the
+95 % interval of their difference, paired by seed.
 """
 
 from __future__ import annotations

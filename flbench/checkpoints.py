@@ -1,4 +1,4 @@
-"""Reading what a run has saved: its checkpoints may come from somebody else's store."""
+"""Load checkpoints, and execute nothing in them: a store may come from someone else."""
 
 from __future__ import annotations
 

@@ -150,6 +150,6 @@ def _has_batch_norm(model: Model, image: Shape, classes: int) -> bool:
     try:
         with torch.random.fork_rng(devices=[]):
             network = model.build(image, classes, Norm(), False)
-    except Exception:  # any error of somebody's code; a run names it
+    except Exception:  # an error of the model's own code, which its runs report
         return True
     return any(isinstance(module, _BatchNorm) for module in network.modules())

@@ -148,7 +148,7 @@ def test_a_model_that_draws_from_numpy_is_keyed_by_the_seed() -> None:
 
 
 @dataclass(frozen=True)
-class DrawnAnew(Model):
+class Unkeyed(Model):
     """A model whose ``build`` makes a generator that no seed keys."""
 
     def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
@@ -165,12 +165,12 @@ def digits(**fields: Any) -> Any:
 
 
 def test_a_generator_of_its_own_in_build_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, model in (("drawn-anew", DrawnAnew), ("drawn-by-numpy", DrawnByNumpy)):
+    for name, model in (("unkeyed", Unkeyed), ("keyed", DrawnByNumpy)):
         monkeypatch.setattr(model, "name", name, raising=False)
         monkeypatch.setitem(MODELS.classes, name, model)
-    digits(model="drawn-by-numpy")
+    digits(model="keyed")
     with pytest.raises(UserError, match=r"build returns another body\.1\.weight each time"):
-        digits(model="drawn-anew")
+        digits(model="unkeyed")
 
 
 def test_a_partition_that_draws_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

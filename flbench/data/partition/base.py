@@ -54,9 +54,9 @@ class Partition(Component):
         """Return why there are too few training samples for these clients, or None."""
         if clients * min_size <= samples:
             return None
-        each = "1 client" if clients == 1 else f"{clients} clients"
+        who = "1 client" if clients == 1 else f"{clients} clients"
         return (
-            f"{each} with at least {min_size} training samples each need {clients * min_size}, "
+            f"{who} with at least {min_size} training samples each need {clients * min_size}, "
             f"the set has {samples}; lower 'clients' or 'min_size'"
         )
 
