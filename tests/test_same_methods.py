@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from flbench.config import Federated, parse_experiment
 from flbench.methods.fedbn import FedBN
+from flbench.models.base import Model
 from flbench.models.initial_weights import build
+from flbench.models.norms import Norm
+from flbench.models.sites import Shape, Site
 from flbench.registry import MODELS, NORMS
 from flbench.report.cells import Cell
 from flbench.report.runs import Run
 from flbench.report.transfer import FilesSource
 from flbench.store import Store
-from tests.own_models import OWN_MODELS
+from tests.own_models import OWN_MODELS, Halves
 from tests.test_execution import run
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +75,22 @@ def test_fedbn_asks_the_network_of_a_model_that_builds_itself(monkeypatch: pytes
     ):
         experiment = federated(method="fedbn", model=model, dataset=dataset)
         assert experiment.method.same_as(experiment).name == same, (model, dataset)
+
+
+@dataclass(frozen=True)
+class OwnLayer(Model):
+    """A model that builds itself, with flbench's own batch normalization whatever the norm."""
+
+    def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
+        layer = NORMS.parse("bn").layer(Site("after", (4,)))
+        return Halves(nn.Sequential(nn.Flatten(), nn.Linear(64, 4), layer), nn.Linear(4, classes))
+
+
+def test_fedbn_finds_flbenchs_own_batch_normalization_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OwnLayer, "name", "own-layer", raising=False)
+    monkeypatch.setitem(MODELS.classes, "own-layer", OwnLayer)
+    experiment = federated(method="fedbn", model="own-layer")
+    assert experiment.method.same_as(experiment).name == "fedbn"
 
 
 @pytest.mark.slow

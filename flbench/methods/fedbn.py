@@ -39,13 +39,11 @@ class FedBN(Method):
 
     def local_names(self, model: nn.Module) -> frozenset[str]:
         """Return every parameter and buffer of every batch-normalization layer."""
-        from torch.nn.modules.batchnorm import _BatchNorm
-
-        from flbench.models.norm_layers import BatchNorm
+        from flbench.models.norm_layers import is_batch_norm
 
         return frozenset(
             f"{path}.{name}"
             for path, module in model.named_modules()
-            if isinstance(module, (BatchNorm, _BatchNorm))
+            if is_batch_norm(module)
             for name in [*dict(module.named_parameters()), *dict(module.named_buffers())]
         )

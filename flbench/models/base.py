@@ -145,11 +145,12 @@ def _unchanged_by(model: Model, norm: Norm, image: Shape, classes: int) -> str |
 @lru_cache(1000)
 def _has_batch_norm(model: Model, image: Shape, classes: int) -> bool:
     import torch
-    from torch.nn.modules.batchnorm import _BatchNorm
+
+    from flbench.models.norm_layers import is_batch_norm
 
     try:
         with torch.random.fork_rng(devices=[]):
             network = model.build(image, classes, Norm(), False)
     except Exception:  # an error of the model's own code, which its runs report
         return True
-    return any(isinstance(module, _BatchNorm) for module in network.modules())
+    return any(map(is_batch_norm, network.modules()))

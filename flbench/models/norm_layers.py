@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from flbench.models.layers import StackableLayer, at_least_float
 
@@ -215,3 +216,8 @@ class BatchShift(Normalization):
         with torch.no_grad():
             self.running_mean.lerp_(mean.squeeze(-2), self.momentum)
         return x - mean
+
+
+def is_batch_norm(module: nn.Module) -> bool:
+    """Return whether a module is a batch normalization, flbench's or torch's."""
+    return isinstance(module, BatchNorm | _BatchNorm)

@@ -121,7 +121,8 @@ def _fashion_mnist() -> list[str]:
         f"{_gain(FASHION_MNIST, 200, 'ln')} in that of rounds 120 to 200, {_gain(FASHION_MNIST, 300, 'ln')} in that of "
         f"rounds 220 to 300 and {_gain(FASHION_MNIST, 400, 'ln')} in that of rounds 320 to 400.",
         f"After 400 rounds the gain of layer norm, that of feature norm ({gains['fn']}) and that of the constant "
-        f"({gains['scale']}) are open (p {planned['ln'].p:.2f}, {planned['fn'].p:.2f} and {planned['scale'].p:.2f}, corrected for "
+        f"({gains['scale']}) are open (p {planned['ln'].p:.2f}, {planned['fn'].p:.2f} and {planned['scale'].p:.2f}, "
+        "corrected for "
         f"{WORDS[len(comparisons('one_class_fashion_mnist'))]} comparisons).",
     ]
 
