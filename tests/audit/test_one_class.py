@@ -9,7 +9,8 @@ from scipy import stats
 
 from tests.audit import after, head_scale, one_class, pages
 from tests.audit.one_class import DIGITS, FASHION_MNIST
-from tests.audit.planned import WITHIN, comparisons, gains
+from tests.audit.planned import WITHIN, comparisons, gains, judge
+from tests.audit.readme import WORDS
 from tests.audit.runs import chosen, federated
 from tests.audit.tables import At, level, values
 
@@ -199,15 +200,9 @@ def test_the_gains_on_fashion_mnist_after_400_rounds_hang_on_single_choices() ->
 
 
 def corrected(by_seed: pd.DataFrame) -> float:
-    """Return the p-value of the gain of layer normalization, by Holm's correction over the five comparisons."""
-    pairs = [*((norm, "none") for norm in NORMS), ("fn", "scale"), ("ln", "scale")]
-    found = sorted((stats.ttest_1samp(by_seed[one] - by_seed[other], 0).pvalue, one, other) for one, other in pairs)
-    largest = 0.0
-    for place, (p, one, other) in enumerate(found):
-        largest = max(largest, min(1.0, (len(found) - place) * p))
-        if (one, other) == ("ln", "none"):
-            return largest
-    raise AssertionError("unreachable")
+    """Return the p-value of the gain of layer normalization, corrected for the five comparisons."""
+    pairs = [("ln", "none"), ("scale", "none"), ("fn", "none"), ("fn", "scale"), ("ln", "scale")]
+    return judge([(by_seed[one] - by_seed[other]).to_numpy() for one, other in pairs])[0].p
 
 
 @pytest.mark.slow
@@ -237,7 +232,28 @@ def test_the_shares_of_the_parts_of_the_constant() -> None:
 
 @pytest.mark.slow
 def test_the_equivalence_on_digits_after_1000_rounds() -> None:
-    of = {one.value: one.p_within for one in comparisons("one_class_digits") if one.column == (10,)
-          and one.against == "none"}  # fmt: skip
-    assert f"(p {of['scale']:.3f} and {of['fn']:.3f}, corrected for ten comparisons)" in text()
-    assert len(comparisons("one_class_digits")) == 10
+    """Of the ten comparisons four are with none and three with the constant at E = 10; at E = 20 two and one."""
+    planned = [one for one in comparisons("one_class_digits") if (one.against, one.column) == ("none", (10,))]
+    of = {one.value: one.p_within for one in planned}
+    assert f"(p {of['scale']:.3f} and {of['fn']:.3f}, corrected for ten comparisons" in text()
+    ten, twenty = (
+        one_class.chosen(setting, rounds).pivot(index="seed", columns="norm", values="value")
+        for setting, rounds in ((DIGITS, 1000), (one_class.TWENTY_STEPS, 300))
+    )
+    pairs = [
+        *((norm, "none") for norm in ("scale", "fn", "ln", "gn")),
+        *((norm, "scale") for norm in ("fn", "ln", "gn")),
+    ]
+
+    def within(left_out: list[int]) -> dict[str, bool]:
+        first, second = (of.drop(index=left_out, errors="ignore") for of in (ten, twenty))
+        found = [*((first[one] - first[other]).dropna() for one, other in pairs)]
+        found += [second[one] - second[other] for one, other in (("scale", "none"), ("ln", "none"), ("ln", "scale"))]
+        verdicts = judge([one.to_numpy() for one in found])
+        return {norm: verdicts[pairs.index((norm, "none"))].p_within < 0.05 for norm in ("scale", "fn")}
+
+    assert within([]) == {"scale": True, "fn": True}
+    kept = [within([seed]) for seed in range(10)]
+    assert all(one["scale"] for one in kept)
+    lost = WORDS[sum(not one["fn"] for one in kept)]
+    assert f"that of feature normalization is lost without any one of {lost} of the ten seeds" in text()

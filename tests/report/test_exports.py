@@ -422,3 +422,13 @@ def test_exported_runs_of_a_plug_in_that_is_not_loaded_are_not_damage(tmp_path: 
         "1 run not checked: its norm 'gone' is not known here; if a plug-in has it, name its file with --plugin or in "
         f"$FLBENCH_PLUGINS\n1 run in {path}: no damage found\n"
     )
+
+
+def test_a_file_that_needs_more_memory_than_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crowded(*_: object) -> None:
+        raise pa.lib.ArrowMemoryError("malloc of size 9 failed")
+
+    monkeypatch.setattr(exports, "unpacked", crowded)
+    (path := tmp_path / "large.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"large\.parquet: its rows need more memory than is free here"):
+        exports.read(path)
