@@ -246,14 +246,15 @@ _SCAFFOLD = mutations_of(
     ("c_i starts at x", "        return tmap(lambda a: 0 * a, x)", "        return tmap(lambda a: a, x)", 1),
 )
 
+_OF_TORCH = 'isinstance(module, __import__("torch").nn.modules.batchnorm._BatchNorm)'
 _BOTH = "[*dict(module.named_parameters()), *dict(module.named_buffers())]"
 _FEDBN = mutations_of(
     "fedbn",
     ("statistics are averaged", _BOTH, "dict(module.named_parameters())"),
     ("affine maps are averaged", _BOTH, "dict(module.named_buffers())"),
-    ("torch's layers are forgotten", "(BatchNorm, _BatchNorm)", "BatchNorm"),
-    ("flbench's layers are forgotten", "(BatchNorm, _BatchNorm)", "_BatchNorm"),
-    ("found by name", "isinstance(module, (BatchNorm, _BatchNorm))", '"bn" in path'),
+    ("torch's layers are forgotten", "is_batch_norm(module)", f"is_batch_norm(module) and not {_OF_TORCH}"),
+    ("flbench's layers are forgotten", "is_batch_norm(module)", _OF_TORCH),
+    ("found by name", "is_batch_norm(module)", '"bn" in path'),
 )
 
 _LOCAL_ONLY = mutations_of(
