@@ -28,6 +28,7 @@ SCRIPTS = {
     "bench_projection": ("--workloads mlp --device cpu --repeats 1", r"mlp.*\d"),
     "bench_report": ("--runs 50 --repeats 1", r"report, 50 runs of 20 evaluations: median \d"),
     "bench_round": ("mlp --repeats 1 --rounds 1", r"\nwhole round +\d"),
+    "settings": ("digits-mlp64 --repeats 1 --json", r'"runs": 3(.|\n)*"flbench, 3 runs together": '),
     "bench_store": ("--runs 1000 --workers 2 --seconds 5", r"1,000 runs: .*\d(.|\n)*target"),
     "bench_sweep": ("{}/sweep.yaml --workers 1 --plain-rounds 1 --repeats 1", r"\d"),
     "bench_sync": ("2 --mode offline", r"sync --mode offline: \d.* for n=2 runs"),
@@ -48,7 +49,7 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_script_is_tried() -> None:
-    assert set(SCRIPTS) == {script.stem for script in FOLDER.glob("bench_*.py")}
+    assert set(SCRIPTS) == {script.stem for script in FOLDER.glob("bench_*.py")} | {"settings"}
 
 
 @pytest.mark.nightly
@@ -59,6 +60,7 @@ def test_a_script_runs(name: str, tmp_path: Path) -> None:
         flbench = ("-c", "from flbench.cli import main; main()")
         assert run(*flbench, "sweep", spec, "--store", tmp_path / "store", "--backend", "inline").returncode == 0
     arguments, printed = SCRIPTS[name]
-    done = run(FOLDER / f"{name}.py", *arguments.replace("{}", str(tmp_path)).split())
+    script = ["-m", "benchmarks.settings"] if name == "settings" else [FOLDER / f"{name}.py"]
+    done = run(*script, *arguments.replace("{}", str(tmp_path)).split())
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr  # 1: a target is missed
     assert re.search(printed, done.stdout), done.stdout

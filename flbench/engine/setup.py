@@ -227,7 +227,7 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, setup: Traini
                 method=cast(Method, experiment.method),
                 network=network,
                 shards=shards,
-                steps=[_steps(experiment, rows) for rows in shards.train],
+                steps=[local_steps(experiment, rows) for rows in shards.train],
                 participation=experiment.participation,
             )
         case Centralized():
@@ -238,14 +238,14 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, setup: Traini
                 setup,
                 train_rows=rows,
                 val_rows=order[:held_out],
-                steps=_steps(experiment, rows),
+                steps=local_steps(experiment, rows),
                 head=head_weight(network),
             )
     assert_never(experiment)
 
 
-def _steps(experiment: Training, rows: Rows) -> int:
-    """Local steps in a round of a client with these rows."""
+def local_steps(experiment: Training, rows: Rows) -> int:
+    """Return the local steps in a round of a client with these rows."""
     if experiment.local_steps is not None:
         return experiment.local_steps
     epochs = cast(int, experiment.local_epochs)

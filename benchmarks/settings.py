@@ -1,0 +1,136 @@
+"""The yardstick of the engine's speed: 55 settings, each by flbench alone, by runs together and by two plain loops.
+
+    python -m benchmarks.settings [NAME|PATTERN ...] [--repeats 5] [--data FOLDER] [--json]
+
+One core's work: one torch thread and one thread of the engine, in CPU time, which waiting on a busy machine does not
+change. All ways take turns in one process. A ratio is the faster plain loop's time over flbench's in the same turn. A
+setting is what ``flbench run`` and ``flbench bench`` take on the command line; the partition is iid if it names none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from benchmarks.processes import machine
+from flbench.bench.timing import Comparison, Spread, compare
+from flbench.cli.numbers import handy, spread_text
+from flbench.config import Federated
+from flbench.data.datasets import Dataset
+from flbench.data.random_images import load_or_random
+from flbench.messages import unknown
+from flbench.sweeps import experiment_from
+
+_MLP128 = "model=mlp model.widths=[128]"
+_MLP64 = "model=mlp model.widths=[64,64]"
+_FMNIST = "dataset=fashion_mnist"
+_LENET = f"{_FMNIST} model=lenet bias=true"
+_CIFAR = "dataset=cifar10 model=cnn"
+_EPOCH = "clients=100 participation=0.1 local_epochs=1"
+
+#: Every setting by its name: networks, sizes, norms and optimizers, then one local epoch as papers' protocols have it.
+SETTINGS = {
+    "digits-mlp128": _MLP128,
+    **{f"digits-mlp128-B{size}": f"{_MLP128} batch_size={size}" for size in (1, 8, 64, 128)},
+    **{f"digits-mlp128-E{steps}": f"{_MLP128} E={steps}" for steps in (1, 50)},
+    "digits-mlp128-N100": f"{_MLP128} clients=100 batch_size=10",
+    "digits-mlp128-N500": f"{_MLP128} clients=500 batch_size=2",
+    "digits-mlp128-bf16": f"{_MLP128} precision=bf16",
+    "digits-mlp512": "model=mlp model.widths=[512,512]",
+    "digits-mlp64": _MLP64,
+    "digits-mlp64-adam": f"{_MLP64} optimizer=adam lr=0.001",
+    "digits-mlp64-momentum": f"{_MLP64} momentum=0.9",
+    "digits-mlp64-epochs2-partial": f"{_MLP64} partition=dirichlet:0.3 local_epochs=2 drop_last=false",
+    "digits-mlp64-epochs2": f"{_MLP64} partition=dirichlet:0.3 local_epochs=2",
+    "digits-mlp64-epochs5": f"{_MLP64} partition=dirichlet:0.1 local_epochs=5",
+    **{f"digits-mlp64-{norm}": f"{_MLP64} norm={norm}" for norm in ("fn", "ln", "gn", "bn", "rms")},
+    "digits-mlp64-ws": f"{_MLP64} norm=ws norm.layers=all",
+    **{f"fmnist-mlp{width}": f"{_FMNIST} model=mlp model.widths=[{width},{width}]" for width in (128, 200, 512)},
+    "fmnist-mlp128-B256": f"{_FMNIST} model=mlp model.widths=[128,128] batch_size=256",
+    "fmnist-mlp128-N200": f"{_FMNIST} model=mlp model.widths=[128,128] clients=200 participation=0.1 batch_size=10",
+    "fmnist-lenet": f"{_LENET} batch_size=64 momentum=0.9 weight_decay=1e-5",
+    **{f"fmnist-lenet-B{size}": f"{_LENET} batch_size={size} E=5" for size in (8, 256)},
+    "fmnist-lenet-E1": f"{_LENET} batch_size=64 E=1",
+    "mnist-lenet-B10": "dataset=mnist model=lenet bias=true batch_size=10",
+    **{f"cifar-cnn-E{steps}": f"{_CIFAR} E={steps}" for steps in (1, 2)},
+    "cifar-cnn-B1": f"{_CIFAR} E=4 batch_size=1",
+    "cifar-cnn-B8": f"{_CIFAR} E=2 batch_size=8",
+    "cifar-cnn-B64": f"{_CIFAR} E=1 batch_size=64",
+    "cifar-cnn-B256": f"{_CIFAR} E=1 batch_size=256 clients=4",
+    "cifar-cnn-bf16": f"{_CIFAR} E=2 precision=bf16",
+    "cifar-cnn-adam": f"{_CIFAR} E=2 optimizer=adam lr=0.001",
+    **{f"cifar-cnn-{norm}": f"{_CIFAR} E=1 norm={norm}" for norm in ("fn", "ln", "gn", "bn")},
+    "cifar-lenet": "dataset=cifar10 model=lenet bias=true batch_size=64 E=5",
+    **{f"cifar-resnet18-{norm}": f"dataset=cifar10 model=resnet18 clients=2 E=1 norm={norm}" for norm in ("gn", "bn")},
+    "cifar-simple-vit": "dataset=cifar10 model=simple-vit clients=4 E=1",
+    "epoch-fmnist-mlp128-partial-dir0.5": f"{_FMNIST} {_MLP128} {_EPOCH} partition=dirichlet:0.5 drop_last=false",
+    "epoch-fmnist-mlp128-partial-dir0.1": f"{_FMNIST} {_MLP128} {_EPOCH} partition=dirichlet:0.1 drop_last=false",
+    "epoch-fmnist-mlp128-dir0.1": f"{_FMNIST} {_MLP128} {_EPOCH} partition=dirichlet:0.1",
+    "epoch-fmnist-mlp128-iid": f"{_FMNIST} {_MLP128} {_EPOCH}",
+    "epoch-fmnist-lenet-dir0.5": f"{_LENET} {_EPOCH} partition=dirichlet:0.5",
+    "epoch-cifar-cnn-dir0.5": f"{_CIFAR} clients=100 participation=0.05 local_epochs=1 partition=dirichlet:0.5",
+}
+
+
+def experiment_of(setting: str) -> Federated:
+    """Return the experiment of a setting."""
+    fields = setting.split()
+    iid = [] if "partition=" in setting else ["partition=iid"]
+    return cast(Federated, experiment_from([*iid, *fields]))
+
+
+def chosen(patterns: Sequence[str]) -> Iterator[str]:
+    """Yield the names that match any pattern, in their order; exit with code 2 if a pattern matches none."""
+    for pattern in patterns:
+        if not any(fnmatch(name, pattern) for name in SETTINGS):
+            print(unknown("setting", pattern, SETTINGS), file=sys.stderr)
+            raise SystemExit(2)
+    yield from (name for name in SETTINGS if any(fnmatch(name, pattern) for pattern in patterns))
+
+
+def measured(name: str, data_root: Path | None, repeats: int) -> Comparison:
+    """Return the comparison of a setting."""
+    experiment = experiment_of(SETTINGS[name])
+    data = load_or_random(cast(Dataset, experiment.dataset), data_root)
+    clock, note = time.process_time, lambda *_: None
+    return compare(experiment, data, device="cpu", threads=1, repeats=repeats, note=note, clock=clock)
+
+
+def line(name: str, done: Comparison) -> str:
+    """Return a comparison in one line: milliseconds a round and run, and flbench's speed."""
+    ms = [f"{way} {handy(1000 * Spread.of(own).median)}" for way, own in done.seconds.items()]
+    speed = [f"{way} x {spread_text(spread)}" for way, spread in done.speed.items()]
+    return f"{name} ({done.executor}), ms: {', '.join(ms)}; {', '.join(speed)}; load {os.getloadavg()[0]:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=["*"], help="settings, or patterns like 'cifar-*'; default: all")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, and lines on the other")
+    arguments = parser.parse_args()
+    names, text = list(chosen(arguments.names)), sys.stderr if arguments.json else sys.stdout
+    torch.set_num_threads(1)
+    where, found = machine("flbench", "torch"), {}
+    print(where, f"n = {arguments.repeats} turns, CPU time, medians (min to max)", sep="\n", file=text)
+    for name in names:
+        found[name] = measured(name, arguments.data, arguments.repeats)
+        print(line(name, found[name]), file=text, flush=True)
+    if arguments.json:
+        settings = {name: {"fields": SETTINGS[name], **asdict(done)} for name, done in found.items()}
+        print(json.dumps({"machine": where, "repeats": arguments.repeats, "settings": settings}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
