@@ -32,7 +32,7 @@ def seconds_of(arguments: list[str], repeats: int, *, warm_ups: int = 1) -> list
     return seconds[warm_ups:]
 
 
-def machine(*packages: str) -> str:
+def machine_line(*packages: str) -> str:
     """Return the system, its cores, its present load, and the versions of Python and some packages."""
     load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
     versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
@@ -45,5 +45,5 @@ def report(what: str, measured: list[tuple[float, float]], target: float) -> Non
     median = statistics.median(seconds)
     print(f"{what}: median {median:.2f} s wall ({min(seconds):.2f} to {max(seconds):.2f}, n={len(seconds)}), ", end="")
     print(f"{statistics.median(cpu):.2f} s CPU; target {target} s")
-    print(machine("flbench", "pydantic", "ruamel.yaml", "typer", "rich"))
+    print(machine_line("flbench", "pydantic", "ruamel.yaml", "typer", "rich"))
     sys.exit(median > target)

@@ -22,7 +22,7 @@ from typing import cast
 
 import torch
 
-from benchmarks.processes import machine
+from benchmarks.processes import machine_line
 from flbench.bench.timing import Comparison, Spread, compare
 from flbench.cli.numbers import handy, spread_text
 from flbench.config import Federated
@@ -122,7 +122,7 @@ def main() -> None:
     arguments = parser.parse_args()
     names, text = list(chosen(arguments.names)), sys.stderr if arguments.json else sys.stdout
     torch.set_num_threads(1)
-    where, found = machine("flbench", "torch"), {}
+    where, found = machine_line("flbench", "torch"), {}
     print(where, f"n = {arguments.repeats} turns, CPU time, medians (min to max)", sep="\n", file=text)
     for name in names:
         found[name] = measured(name, arguments.data, arguments.repeats)

@@ -15,23 +15,37 @@ FOLDER = ROOT / "benchmarks"
 
 #: The arguments of each script, and what it prints. ``{}`` is a temporary folder.
 SCRIPTS = {
-    "bench_dry_run": ("--rates 2 --repeats 1", r"dry-run, 5,000 runs: median \d"),
-    "bench_halving": (
+    "acceptance": ("--device cpu", r"no CUDA device is in use"),
+    "dry_run": ("--rates 2 --repeats 1", r"dry-run, 5,000 runs: median \d"),
+    "executors": ("mlp --rounds 1 --repeats 1 --threads 1 --device cpu", r"\nplain, DataLoader +fp32 +1 +1 +\d"),
+    "halving": (
         "{}/sweep.yaml --store {}/store --rungs 2,4,6 --keep 1/2",
         r"2 of 2 races are complete\n  first half  rounds +\d",
     ),
-    "bench_help": ("1", r"--help: median \d"),
-    "bench_memory": ("--clients 2 --model mlp --methods fedavg --threads 1", r"fedavg, 2 clients x mlp.*: peak \d"),
-    "bench_norms": ("--rounds 1 --norms ln --model lenet", r"\nln +\d"),
-    "bench_operators": ("mlp --repeats 1 --steps 1", r"the default MLP: \d.* ms a step"),
-    "bench_overhead": ("--data {}/none --rounds 20 --repeats 1", r"store and metrics are \d(.|\n)*CNN not measured"),
-    "bench_projection": ("--workloads mlp --device cpu --repeats 1", r"mlp.*\d"),
-    "bench_report": ("--runs 50 --repeats 1", r"report, 50 runs of 20 evaluations: median \d"),
-    "bench_round": ("mlp --repeats 1 --rounds 1", r"\nwhole round +\d"),
+    "help": ("1", r"--help: median \d"),
+    "memory": ("--clients 2 --model mlp --methods fedavg --threads 1", r"fedavg, 2 clients x mlp.*: peak \d"),
+    "methods": ("mlp --methods feddyn --rounds 1 --repeats 1 --device cpu", r"\nstacked +feddyn +\d"),
+    "norms": ("--rounds 1 --norms ln --model lenet", r"\nln +\d"),
+    "operators": ("mlp --repeats 1 --steps 1", r"the default MLP: \d.* ms a step"),
+    "overhead": ("--data {}/none --rounds 20 --repeats 1", r"store and metrics are \d(.|\n)*CNN not measured"),
+    "probes": ("mlp --rounds 1 --repeats 1 --threads 1 --device cpu", r"\ndrift +\d(.|\n)*all probes +\d"),
+    "projection": ("mlp --device cpu --repeats 1", r"mlp +fp32 +3 +\d"),
+    "report": ("--runs 50 --repeats 1", r"report, 50 runs of 20 evaluations: median \d"),
+    "round": ("mlp --repeats 1 --rounds 1", r"\nwhole round +\d"),
+    "scaling": ("mlp --rounds 1 --repeats 1 --threads 1 --device cpu", r"\nfused runs +4 +\d"),
     "settings": ("digits-mlp64 --repeats 1 --json", r'"runs": 3(.|\n)*"flbench, 3 runs together": '),
-    "bench_store": ("--runs 1000 --workers 2 --seconds 5", r"1,000 runs: .*\d(.|\n)*target"),
-    "bench_sweep": ("{}/sweep.yaml --workers 1 --plain-rounds 1 --repeats 1", r"\d"),
-    "bench_sync": ("2 --mode offline", r"sync --mode offline: \d.* for n=2 runs"),
+    "speedups": ("--data {}/none", r"flbench data download fashion_mnist"),  # before anything is measured
+    "store": ("--runs 1000 --workers 2 --seconds 5", r"1,000 runs: .*\d(.|\n)*target"),
+    "sweep": ("{}/sweep.yaml --workers 1 --plain-rounds 1 --repeats 1", r"\d"),
+    "sync": ("2 --mode offline", r"sync --mode offline: \d.* for n=2 runs"),
+}
+
+#: What ends as one message of these scripts.
+REFUSED = {
+    "executors": ("digit", "did you mean 'digits'?"),
+    "methods": ("digits --methods fedavg,feddin", "did you mean 'feddyn'?"),
+    "probes": ("mlp --norm lnn", "did you mean 'ln'?"),
+    "settings": ("digits-mlp46", "did you mean 'digits-mlp64'?"),
 }
 
 SWEEP = """
@@ -49,18 +63,34 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_script_is_tried() -> None:
-    assert set(SCRIPTS) == {script.stem for script in FOLDER.glob("bench_*.py")} | {"settings"}
+    assert set(SCRIPTS) == {
+        path.stem for path in FOLDER.glob("*.py") if 'if __name__ == "__main__":' in path.read_text()
+    }
+
+
+def test_scripts_that_pages_name_exist() -> None:
+    pages = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    text = "\n".join(page.read_text() for page in pages)
+    named = set(re.findall(r"(?<!tests/)benchmarks[./](\w+)(?:\.py|`| )", text))
+    assert named - {"peers"} <= set(SCRIPTS) | {"NAME"} and len(named) > 10
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_runs(name: str, tmp_path: Path) -> None:
     (spec := tmp_path / "sweep.yaml").write_text(SWEEP)
-    if name == "bench_halving":
+    if name == "halving":
         flbench = ("-c", "from flbench.cli import main; main()")
         assert run(*flbench, "sweep", spec, "--store", tmp_path / "store", "--backend", "inline").returncode == 0
     arguments, printed = SCRIPTS[name]
-    script = ["-m", "benchmarks.settings"] if name == "settings" else [FOLDER / f"{name}.py"]
-    done = run(*script, *arguments.replace("{}", str(tmp_path)).split())
-    assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr  # 1: a target is missed
-    assert re.search(printed, done.stdout), done.stdout
+    done = run("-m", f"benchmarks.{name}", *arguments.replace("{}", str(tmp_path)).split())
+    assert done.returncode in (0, 1, 2) and "Traceback" not in done.stderr, done.stderr  # 1: a target is missed
+    assert re.search(printed, done.stdout + done.stderr), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_exist_is_one_message(name: str) -> None:
+    arguments, message = REFUSED[name]
+    done = run("-m", f"benchmarks.{name}", *arguments.split())
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -155,7 +155,7 @@ def spread(values: list[float]) -> str:
 def test_the_tables_of_speeds() -> None:
     measured = json.loads((ROOT / "benchmarks" / "speed.json").read_text(encoding="utf-8"))
     page = (ROOT / "docs/engine.md").read_text(encoding="utf-8")
-    _, between, _ = re.split("<!-- (?:begin|end): flbench bench --readme -->", page)
+    _, between, _ = re.split("<!-- (?:begin|end): benchmarks/speedups.py -->", page)
     for table, task in zip(tables(between), measured["tasks"], strict=True):
         timed = {row["name"]: row for row in task["rows"]}
         plain = timed[task["reference"]]["seconds"]

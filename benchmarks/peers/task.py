@@ -1,6 +1,6 @@
 """What the scripts of this folder share: the task to train, and the turns that they take with flbench.
 
-``flbench bench --readme`` (``flbench/bench/peers.py``) starts each script with two paths: of the task, which defines
+``benchmarks/speedups.py`` (``frameworks.py``) starts each script with two paths: of the task, which defines
 the training, and of the file into which the script writes the weights after the last round.
 
 Shape suffixes: R rounds, N clients, E local steps, B batch, M samples.

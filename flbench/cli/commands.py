@@ -47,7 +47,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "new": ("new", "new", "Write a component that works, with its test."),
         "init": ("init", "init", "Write a commented sweep file to start from."),
         "schema": ("schema", "schema", "Print the JSON Schema of sweep files."),
-        "bench": ("bench", "bench", "Time training and probes."),
+        "bench": ("bench", "bench", "Time an experiment against plain PyTorch loops."),
         "doctor": ("doctor", "doctor", "Check what works on this machine, and say how to fix the rest."),
     },
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from flbench.metric_specs import METRICS
 
 if TYPE_CHECKING:
-    from flbench.bench.measure import Spread
+    from flbench.bench.timing import Spread
 
 
 def percent(accuracy: float | None) -> str:

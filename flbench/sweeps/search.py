@@ -10,7 +10,7 @@ from flbench.messages import unknown
 from flbench.sweeps.source import Source
 from flbench.sweeps.spec import Report, SweepSpec
 
-#: The default rungs, as shares of the rounds; chosen with ``benchmarks/bench_halving.py``, as the default of ``keep``.
+#: The default rungs, as shares of the rounds; chosen with ``benchmarks/halving.py``, as the default of ``keep``.
 SHARES = (0.1, 0.4, 1)
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from flbench.bench.workloads import random_data
 from flbench.config import parse_experiment
+from flbench.data.random_images import random_data
 from flbench.engine.optimizers import Sgd
 from flbench.engine.setup import make_network
 from flbench.methods.base import Method

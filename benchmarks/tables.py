@@ -1,4 +1,4 @@
-"""The tables of speeds in docs/engine.md and the ratios in README, from what ``flbench bench --readme`` stores."""
+"""The tables of speeds in docs/engine.md and the ratios in README, from what ``benchmarks/speedups.py`` stores."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from flbench.bench.measure import Spread
+from flbench.bench.timing import Spread
 from flbench.errors import UserError
 
 #: The comments around what is written into a page.
-BEGIN, END = "<!-- begin: flbench bench --readme -->", "<!-- end: flbench bench --readme -->"
+BEGIN, END = "<!-- begin: benchmarks/speedups.py -->", "<!-- end: benchmarks/speedups.py -->"
 
 #: Most characters of a line of text, as in the rest of the pages.
 WIDTH = 132
@@ -21,12 +21,12 @@ def speed_tables(measured: Mapping[str, Any]) -> str:
     """Return a measurement as Markdown: how it was made, then a table for each task.
 
     Args:
-        measured: ``machine`` and ``tasks``, the results of ``contest.measure``.
+        measured: ``machine`` and ``tasks``, the results of ``speedups.measure``.
     """
     machine = measured["machine"]
     where = f"{machine['cpu']}, load {machine['load_before']}, Python {machine['python']}, torch {machine['torch']}"
     how = (
-        f"Measured on {machine['date']} by `flbench bench --readme` on one core with one thread ({where}). "
+        f"Measured on {machine['date']} by `benchmarks/speedups.py` on one core with one thread ({where}). "
         "All rows of a table train the same rounds, in turns. The tables have medians with minimum and maximum; ratios "
         "are taken within a turn."
     )

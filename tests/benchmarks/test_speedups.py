@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from typer.testing import CliRunner, Result
 
-from flbench.bench import contest, peers
-from flbench.bench.contest import REFERENCE, TASKS, Task, measure
-from flbench.bench.peers import FOLDER, FRAMEWORKS, Framework, Peer, PeerFailed
-from flbench.bench.speed_table import BEGIN, END, replaced, speed_ratios, speed_tables
-from flbench.bench.workloads import Workload
-from flbench.cli import app, speed_readme
+from benchmarks import frameworks, speedups
+from benchmarks.frameworks import FOLDER, FRAMEWORKS, Framework, Peer, PeerFailed
+from benchmarks.speedups import REFERENCE, TASKS, Task, measure
+from benchmarks.tables import BEGIN, END, replaced, speed_ratios, speed_tables
+from benchmarks.workloads import Workload
 from flbench.errors import UserError
+from tests.benchmarks.tiny import silent
 
 TINY = Workload(
     "tiny", "digits, a tiny MLP", {"model": {"name": "mlp", "widths": [4]}, "clients": 3, "local_steps": 2}, rounds=1
@@ -77,13 +76,9 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch, scripts: Any) -> None:
             """Nothing to end."""
 
     frameworks = (Framework("frame", "frame", "frame.py"), Framework("other", "other", "other.py"))
-    monkeypatch.setattr(contest, "FRAMEWORKS", frameworks)
-    monkeypatch.setattr(contest, "Peer", Averaging)
-    monkeypatch.setattr(contest, "WORKLOADS", {"tiny": TINY})
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Show no progress."""
+    monkeypatch.setattr(speedups, "FRAMEWORKS", frameworks)
+    monkeypatch.setattr(speedups, "Peer", Averaging)
+    monkeypatch.setattr(speedups, "WORKLOADS", {"tiny": TINY})
 
 
 def test_all_contestants_train_the_same_rounds(in_this_process: None) -> None:
@@ -152,11 +147,11 @@ def test_ratios_are_a_sentence() -> None:
     )
 
 
-@pytest.mark.parametrize("page", speed_readme.PAGES)
+@pytest.mark.parametrize("page", speedups.PAGES)
 def test_pages_have_the_speeds_of_the_committed_measurement(page: str) -> None:
-    text = (speed_readme.ROOT / page).read_text(encoding="utf-8")
-    measured = json.loads(speed_readme.MEASUREMENT.read_text(encoding="utf-8"))
-    assert replaced(text, speed_readme.PAGES[page](measured), page) == text
+    text = (speedups.ROOT / page).read_text(encoding="utf-8")
+    measured = json.loads(speedups.MEASUREMENT.read_text(encoding="utf-8"))
+    assert replaced(text, speedups.PAGES[page](measured), page) == text
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.package)
@@ -184,8 +179,8 @@ numpy.savez(sys.argv[2], weight_1=[2.0], weight_0=[1.0])
 
 @pytest.fixture
 def frame(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Framework:
-    monkeypatch.setattr(peers, "FOLDER", tmp_path)
-    monkeypatch.setattr(peers, "interpreter_of", lambda _: sys.executable)
+    monkeypatch.setattr(frameworks, "FOLDER", tmp_path)
+    monkeypatch.setattr(frameworks, "interpreter_of", lambda _: sys.executable)
     (tmp_path / "frame.py").write_text(SPEAKS.replace("FAILS", "False"))
     return Framework("frame", "frame", "frame.py")
 
@@ -212,8 +207,8 @@ def test_a_peer_that_fails_says_why(frame: Framework, tmp_path: Path) -> None:
 
 
 def test_a_peer_that_hangs_is_killed(frame: Framework, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "PATIENCE", 0.1)
-    monkeypatch.setattr(peers, "GRACE", 0.1)
+    monkeypatch.setattr(frameworks, "PATIENCE", 0.1)
+    monkeypatch.setattr(frameworks, "GRACE", 0.1)
     (tmp_path / "frame.py").write_text("import time; time.sleep(60)")
     with pytest.raises(PeerFailed, match="frame did not answer in 0 s"):
         Peer(frame, tmp_path)
@@ -225,75 +220,75 @@ NEEDS_NETWORK = '[ "$1" = sync ] && { echo "made $*" >> "$0.log"; [ "$3" != --of
 
 def test_environments_come_from_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     uv = tmp_path / "uv"
-    monkeypatch.setattr(peers.shutil, "which", lambda _: str(uv))
+    monkeypatch.setattr(frameworks.shutil, "which", lambda _: str(uv))
     uv.write_text(f"#!/bin/sh\n{NEEDS_NETWORK}\n")
     uv.chmod(0o755)
-    assert peers.interpreter_of(Path("frame.py")) == "/bin/python"
+    assert frameworks.interpreter_of(Path("frame.py")) == "/bin/python"
     assert (tmp_path / "uv.log").read_text() == (
         "made sync --quiet --offline --script frame.py\nmade sync --quiet --script frame.py\n"
     )
     uv.write_text("#!/bin/sh\necho 'error: no network' >&2\nexit 1\n")
     with pytest.raises(PeerFailed, match="uv cannot make its environment: error: no network"):
-        peers.interpreter_of(Path("frame.py"))
-    monkeypatch.setattr(peers.shutil, "which", lambda _: None)
+        frameworks.interpreter_of(Path("frame.py"))
+    monkeypatch.setattr(frameworks.shutil, "which", lambda _: None)
     with pytest.raises(PeerFailed, match="uv is not installed"):
-        peers.interpreter_of(Path("frame.py"))
+        frameworks.interpreter_of(Path("frame.py"))
 
 
-def bench(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["bench", "--readme", *arguments])
+def run_script(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["speedups", *arguments])
+    speedups.main()
 
 
 @pytest.fixture
 def checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A checkout whose measurement is ``MEASURED``."""
     (tmp_path / "docs").mkdir()
-    for page in speed_readme.PAGES:
+    for page in speedups.PAGES:
         (tmp_path / page).write_text(f"# Title\n{BEGIN}\nold\n{END}\n")
-    monkeypatch.setattr(speed_readme, "ROOT", tmp_path)
-    monkeypatch.setattr(speed_readme, "MEASUREMENT", tmp_path / "speed.json")
-    monkeypatch.setattr(speed_readme, "FOLDER", tmp_path)
-    monkeypatch.setattr(speed_readme, "TASKS", TASKS[:1])  # digits, whose data are in the package
-    monkeypatch.setattr(speed_readme, "measure", lambda task, data, note: MEASURED["tasks"][0])
+    monkeypatch.setattr(speedups, "ROOT", tmp_path)
+    monkeypatch.setattr(speedups, "MEASUREMENT", tmp_path / "speed.json")
+    monkeypatch.setattr(speedups, "TASKS", TASKS[:1])  # digits, whose data are in the package
+    monkeypatch.setattr(speedups, "measure", lambda task, data, note: MEASURED["tasks"][0])
     return tmp_path
 
 
-def test_a_complete_measurement_is_written_and_printed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_measurement_is_written_and_printed(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (whole,) = MEASURED["tasks"]
     whole = {**whole, "rows": whole["rows"][:3]}
-    monkeypatch.setattr(speed_readme, "measure", lambda task, data, note: whole)
-    result = bench()
-    assert result.exit_code == 0, result.output
+    monkeypatch.setattr(speedups, "measure", lambda task, data, note: whole)
+    run_script(monkeypatch)
+    printed = capsys.readouterr().out
     stored = json.loads((checkout / "speed.json").read_text())
     assert stored["tasks"] == [whole] and set(stored) == {"schema", "machine", "tasks"}
-    assert (checkout / "docs/engine.md").read_text() == f"# Title\n{BEGIN}\n{result.stdout}{END}\n"
+    assert (checkout / "docs/engine.md").read_text() == f"# Title\n{BEGIN}\n{printed}{END}\n"
     assert (checkout / "README.md").read_text() == f"# Title\n{BEGIN}\n{speed_ratios(stored)}\n{END}\n"
-    assert json.loads(bench("--json").stdout)["tasks"] == [whole]
+    run_script(monkeypatch, "--json")
+    assert json.loads(capsys.readouterr().out)["tasks"] == [whole]
 
 
 def test_missing_data_are_refused_before_anything_is_measured(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(speed_readme, "TASKS", TASKS)
-    monkeypatch.setattr(speed_readme, "measure", lambda task, data, note: pytest.fail("measured"))
-    result = bench("--data", str(tmp_path / "nowhere"))
-    assert isinstance(result.exception, UserError)
-    assert "flbench data download fashion_mnist" in str(result.exception)
+    monkeypatch.setattr(speedups, "TASKS", TASKS)
+    monkeypatch.setattr(speedups, "measure", lambda task, data, note: pytest.fail("measured"))
+    with pytest.raises(SystemExit) as ended:
+        run_script(monkeypatch, "--data", str(tmp_path / "nowhere"))
+    assert ended.value.code == 2 and "flbench data download fashion_mnist" in capsys.readouterr().err
 
 
-def test_an_incomplete_measurement_is_only_printed(checkout: Path) -> None:
-    result = bench()
-    assert "| other | not measured: uv is not installed | – | – |" in result.stdout
+def test_an_incomplete_measurement_is_only_printed(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_script(monkeypatch)
+    out, errors = capsys.readouterr()
+    assert ended.value.code == 2 and "| other | not measured: uv is not installed | – | – |" in out
     said = "docs/engine.md and README.md are unchanged, because the measurement lacks other (uv is not installed)"
-    assert said in str(result.exception)
+    assert said in errors
     assert (
-        all("old" in (checkout / page).read_text() for page in speed_readme.PAGES)
+        all("old" in (checkout / page).read_text() for page in speedups.PAGES)
         and not (checkout / "speed.json").exists()
     )
-
-
-def test_what_cannot_be_measured_is_one_message(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "leave out 'rounds'" in str(bench("--rounds", "3").exception)
-    assert "leave out 'workloads'" in str(bench("digits").exception)
-    monkeypatch.setattr(speed_readme, "FOLDER", checkout / "nowhere")
-    assert "runs in a checkout of flbench's repository only" in str(bench().exception)

@@ -1,6 +1,6 @@
 """Measure the parts of a round of MLPs in a stack, with a gradient by hand and by autograd.
 
-    uv run python benchmarks/bench_round.py [digits|mlp ...] [--norm none] [--method fedavg] [--runs 1] [--repeats 15]
+    python -m benchmarks.round [digits|mlp ...] [--norm none] [--method fedavg] [--runs 1] [--repeats 15]
 
 One torch thread. Both ways take turns of ``--rounds`` rounds. The numbers are medians of milliseconds a round and run;
 ``whole round`` is measured in turns of their own, without the time that the parts' clocks take. ``products`` are the
@@ -13,19 +13,21 @@ import argparse
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from unittest import mock
 
 import torch
-from parts import Parts, measure_all, median_and_range, options, timed
 
-from flbench.bench.workloads import Workload, data_for
+from benchmarks.common import Parts, measure_parts, median_and_range, options, timed
+from benchmarks.workloads import Workload, data_of
+from flbench.bench.timing import trainer_of
 from flbench.engine import executors, federated, gradients, local
 from flbench.engine.dense_stack import DenseStack
 from flbench.engine.device_data import DeviceData
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.hooks import LiftedHooks
 from flbench.engine.run import RoundInputs, Run
-from flbench.engine.setup import make_trainer
 from flbench.models.network import Network
 
 #: The timed functions of each part. The rest of the local training is what its loop does around them.
@@ -51,11 +53,9 @@ def trainers(workload: Workload, arguments: argparse.Namespace, *, by_hand: bool
     made = []
     for seed in range(arguments.runs):
         experiment = workload.experiment(norm=arguments.norm, method=arguments.method, seed=seed)
-        data = data_for(experiment, arguments.data)
-        with mock.patch.object(executors, "dense_layers", executors.dense_layers if by_hand else lambda network: None):
-            trainer, _ = make_trainer(experiment, data, device="cpu", executor="stacked", pool=1)
-        assert isinstance(trainer, FederatedTrainer)
-        made.append(trainer)
+        data = data_of(experiment, arguments.data)
+        with nullcontext() if by_hand else mock.patch.object(executors, "dense_layers", lambda network: None):
+            made.append(trainer_of(experiment, data, "cpu", executor="stacked"))
     return made
 
 
@@ -68,14 +68,15 @@ def products(trainer: FederatedTrainer, runs: int) -> Callable[[], object]:
         for out, width in weights
     ]
 
-    def step() -> None:
-        for number, (x, weight, of_y) in enumerate(factors):
-            torch.bmm(x, weight.mT)
-            torch.bmm(of_y.mT, x)
-            if number:
-                torch.bmm(of_y, weight)
+    def work() -> None:
+        for _ in range(max(trainer.run.steps)):
+            for number, (x, weight, of_y) in enumerate(factors):
+                torch.bmm(x, weight.mT)
+                torch.bmm(of_y.mT, x)
+                if number:
+                    torch.bmm(of_y, weight)
 
-    return lambda: [step() for _ in range(max(trainer.run.steps))]
+    return work
 
 
 def milliseconds(work: Callable[[], object], rounds: int) -> float:
@@ -94,7 +95,7 @@ def measure(workload: Workload, arguments: argparse.Namespace) -> None:
     for turn in range(arguments.repeats + 1):
         for name, together in ways.items():
             keep = [False] * len(together)
-            whole = milliseconds(lambda together=together, keep=keep: step_together(together, keep), arguments.rounds)
+            whole = milliseconds(partial(step_together, together, keep), arguments.rounds)
             seconds: defaultdict[str, float] = defaultdict(float)
             with timed(PARTS, seconds):
                 for _ in range(arguments.rounds):
@@ -118,7 +119,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1, help="runs that are trained together")
     parser.add_argument("--rounds", type=int, default=20)
     arguments = parser.parse_args()
-    measure_all(measure, arguments, f"{arguments.rounds} rounds")
+    measure_parts(measure, arguments, f"{arguments.rounds} rounds")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measure which operators a plain local step of a network spends its time in: what no engine on top of torch can save.
 
-    uv run python benchmarks/bench_operators.py [lenet|cifar10 ...] [--repeats 7] [--steps 50]
+    python -m benchmarks.operators [lenet|cifar10 ...] [--repeats 7] [--steps 50]
 
 One torch thread, one client, images in memory. In each of ``--repeats`` turns the steps are timed, and then traced for
 the share of each operator in their time (median, min to max).
@@ -16,12 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from parts import measure_all, median_and_range, options
 from torch.profiler import ProfilerActivity, profile
 
-from flbench.bench.plain_pytorch import use_torch_alone
-from flbench.bench.workloads import Workload, data_for
-from flbench.engine.setup import make_network
+from benchmarks.common import measure_parts, median_and_range, options
+from benchmarks.workloads import Workload, data_of
+from flbench.bench.loop import plain_loop
 
 #: Operators with a smaller share are summed.
 FEWEST_PERCENT = 2.0
@@ -30,9 +29,8 @@ FEWEST_PERCENT = 2.0
 def local_step(workload: Workload, root: Path | None) -> Callable[[], None]:
     """Return a local step of SGD as a user of torch writes it."""
     experiment = workload.experiment(norm="none", method="fedavg", seed=0)
-    data = data_for(experiment, root)
-    network = make_network(experiment, data, "cpu")
-    use_torch_alone(network)
+    data = data_of(experiment, root)
+    network = plain_loop(experiment, data).network
     optimizer = torch.optim.SGD(network.parameters(), lr=experiment.lr)
     images = torch.from_numpy(data.train.images[: experiment.batch_size].copy()).float() / 255
     labels = torch.from_numpy(data.train.labels[: experiment.batch_size].copy())
@@ -71,7 +69,7 @@ def main() -> None:
     parser = options(__doc__, "lenet", repeats=7)
     parser.add_argument("--steps", type=int, default=50)
     arguments = parser.parse_args()
-    measure_all(measure, arguments, f"{arguments.steps} steps")
+    measure_parts(measure, arguments, f"{arguments.steps} steps")
 
 
 if __name__ == "__main__":

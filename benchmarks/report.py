@@ -1,6 +1,6 @@
 """Time ``flbench report`` on a store of many finished runs.
 
-    uv run python benchmarks/bench_report.py [--runs 5000]
+    python -m benchmarks.report [--runs 5000]
 
 Fills a temporary store with made-up results through its own interface, then times the command as a process.
 """
@@ -13,8 +13,7 @@ import tempfile
 from itertools import product
 from pathlib import Path
 
-from processes import report, seconds_of
-
+from benchmarks.processes import report, seconds_of
 from flbench.config import parse_experiment
 from flbench.store import Lease, Store
 

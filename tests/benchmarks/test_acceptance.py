@@ -1,4 +1,4 @@
-"""``flbench bench --acceptance``, with the CPU in place of the GPU and recorded rounds that are called again."""
+"""The acceptance of a GPU, with the CPU in place of the GPU and recorded rounds that are called again."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
 
-from flbench.bench import acceptance
-from flbench.bench.acceptance import Kernel, Part, Profile, Skipped, TestRun, WayTime, accept, marked_tests
-from flbench.bench.compare import Settings
-from flbench.bench.measure import Spread
-from flbench.bench.projection import Projection
-from flbench.bench.workloads import Workload
-from flbench.cli import app
-from flbench.cli import bench as module
-from flbench.engine.setup import make_trainer
+from benchmarks import acceptance
+from benchmarks.acceptance import Kernel, Part, Profile, Skipped, TestRun, WayTime, accept, marked_tests
+from benchmarks.common import Settings
+from benchmarks.projection import Projection
+from benchmarks.workloads import Workload
+from flbench.bench.timing import Spread, trainer_of
+from tests.benchmarks.tiny import silent
 from tests.recording import rerun
 
 TINY = Workload(
@@ -40,10 +37,6 @@ NAMES = [
 ]
 
 
-def silent(what: str, done: int, total: int) -> None:
-    """Show no progress."""
-
-
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
@@ -56,12 +49,12 @@ def test_every_part_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
     def make(*args: Any, **options: Any) -> Any:
-        trainer, numerics = make_trainer(*args, **options)
-        trainer.record = rerun
+        trainer = trainer_of(*args, **options)
+        trainer.record = rerun  # type: ignore[assignment]
         made.append(trainer)
-        return trainer, numerics
+        return trainer
 
-    monkeypatch.setattr(acceptance, "make_trainer", make)
+    monkeypatch.setattr(acceptance, "trainer_of", make)
     said: list[str] = []
     parts = accept([TINY], SETTINGS, note=lambda what, done, total: said.append(what))
     assert [(part.name, part.status, part.problem) for part in parts] == [(name, "passed", "") for name in NAMES]
@@ -138,16 +131,6 @@ def test_a_program_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
     assert "good" not in acceptance._interrupted_after(0.2, [sys.executable, "-c", f"{sleep}; print('good')"], tmp_path)
 
 
-@pytest.fixture
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command believes that there is a GPU, and measures the CPU."""
-    monkeypatch.setattr(module, "used_device", lambda device: "cuda")
-    monkeypatch.setattr(module, "WORKLOADS", {"cifar10": TINY})
-    environment = module.environment
-    monkeypatch.setattr(module, "environment", lambda device: environment("cpu"))
-    monkeypatch.setattr(acceptance, "accept", lambda workloads, settings, note: PARTS)
-
-
 def same(seconds: float) -> Spread:
     return Spread(seconds, seconds, seconds, 5)
 
@@ -163,34 +146,41 @@ PARTS = [
 ]
 
 
-def bench(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["bench", "cifar10", "--acceptance", *arguments], env={"COLUMNS": "120"})
+def reported(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return the exit code of the script, which believes that there is a GPU, and measures the CPU."""
+    monkeypatch.setattr(acceptance, "accept", lambda workloads, settings, note: PARTS)
+    monkeypatch.setattr(sys, "argv", ["acceptance", "cifar10", "--device", "cpu", *arguments])
+    arguments_of = acceptance.engine_options("", "cifar10").parse_args()
+    return acceptance.report(arguments_of, Settings.of(arguments_of))
 
 
-def test_the_report_as_text_and_in_json(as_on_a_gpu: None) -> None:
-    result = bench()
-    assert result.exit_code == 1, "a part failed"
-    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+def test_the_report_as_text_and_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reported(monkeypatch=monkeypatch) == 1, "a part failed"
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     for line in (
         "tests: failed in 1:30: tests that failed: 1",
         "3 passed, 1 failed, 0 skipped",
         "failed: test_bad",
         "single kernels 2 (2 to 2)",
         "a round of 4 ms, grouped convolutions: 40 kernels, busy for 3 ms",
-        "sgemm 30 1.5 50.0%",
-        "1 run: a round of all 5 (5 to 5) ms, an evaluation 6 (6 to 6) ms; 10,000 rounds: 50.5 s a run, 1.0 GiB",
+        "sgemm 30 1.5 50",
+        "10,000 rounds fp32 1 5 (5 to 5) 6 (6 to 6) 50.5 1",
         "cifar10, fp32, runs together: skipped in 0.0 s: 480 seconds are over",
         "5 parts, 1 skipped, 1 failed: tests",
     ):
         assert line in lines
-    out = json.loads(bench("--json").stdout)
+    reported("--json", monkeypatch=monkeypatch)
+    out = json.loads(capsys.readouterr().out)
     assert set(out) == {"schema", "machine", "settings", "acceptance"}
     assert [part["status"] for part in out["acceptance"]] == ["failed", *["passed"] * 3, "skipped"]
     assert out["acceptance"][3]["found"]["seconds"] == 50.5
 
 
-def test_without_a_gpu_it_is_one_message() -> None:
-    assert "no CUDA device is in use; run `flbench doctor`" in str(bench("--device", "cpu").exception)
-    assert "give one of them" in str(bench("--device", "cpu", "--probes").exception)
-    if not torch.cuda.is_available():
-        assert "--device cuda: torch sees no GPU here" in str(bench("--device", "cuda").exception)
+def test_without_a_gpu_it_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for device, message in (("cpu", "run `flbench doctor`"), ("cuda", "torch sees no GPU here"), ("gpu", "cpu")):
+        if device == "cuda" and torch.cuda.is_available():
+            continue
+        monkeypatch.setattr(sys, "argv", ["acceptance", "--device", device])
+        with pytest.raises(SystemExit) as ended:
+            acceptance.main()
+        assert ended.value.code == 2 and message in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """Measure what a run costs besides training: the store, the metrics, creating a trainer, starting a worker.
 
-    uv run python benchmarks/bench_overhead.py [--data FOLDER] [--rounds 200] [--repeats 3]
+    python -m benchmarks.overhead [--data FOLDER] [--rounds 200] [--repeats 3]
 
 A worker's own loop executes runs in a fresh store: digits as in the quickstart (trained together, as workers do), and
 the CIFAR-10 CNN if its files are available. The parts are the store's writing methods, ``metrics``, the forward passes
@@ -21,9 +21,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from parts import Parts, timed
-from processes import machine
-
+from benchmarks.common import Parts, timed
+from benchmarks.processes import machine_line
 from flbench import execution, metrics
 from flbench.config import Experiment, parse_experiment
 from flbench.engine.executors import LoopExecutor, StackedExecutor
@@ -94,7 +93,7 @@ def main() -> None:
         subprocess.run([sys.executable, "-c", "import flbench.worker, flbench.execution"], check=True)
         starts.append(time.perf_counter() - began)
     print(f"starting a worker, once: {statistics.median(starts):.1f} s")
-    print(machine("torch"))
+    print(machine_line("torch"))
     sys.exit(not good)
 
 

@@ -2,7 +2,7 @@
 
     options="--set val_fraction=0.1 --set probes={}"
     flbench sweep sweeps/digits.yaml $options --store STORE
-    python benchmarks/bench_halving.py sweeps/digits.yaml $options --store STORE [--rungs 10,30,100] [--keep 1/3]
+    python -m benchmarks.halving sweeps/digits.yaml $options --store STORE [--rungs 10,30,100] [--keep 1/3]
 
 The runs need held-out data (val_fraction) and three or more seeds, and the sweep has no search. A race is one row and
 column; the full choice is the setting with the best mean validation accuracy after the last round. Races alternate

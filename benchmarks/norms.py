@@ -1,6 +1,6 @@
 """Measure the CPU time of a client's local step with each normalization, relative to none.
 
-    uv run python benchmarks/bench_norms.py [--model cnn] [--rounds 15] [--norms ln,gn]
+    python -m benchmarks.norms [--model cnn] [--rounds 15] [--norms ln,gn]
 
 Loop executor, one thread, batches of 32 random images of 32x32 pixels with flip and crop, float32; a round is one
 client with E = 5 steps. All norms take turns within each round, and ratios are taken within a round, so that other load
@@ -19,14 +19,16 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from typing import cast
 
 import torch
-from processes import machine
 
-from flbench.bench.workloads import random_data
-from flbench.config import parse_experiment
+from benchmarks.processes import machine_line
+from flbench.bench.timing import Spread, trainer_of
+from flbench.config import Federated, parse_experiment
 from flbench.data.arrays import Data
-from flbench.engine.setup import make_network, make_trainer
+from flbench.data.random_images import random_data
+from flbench.engine.setup import make_network
 from flbench.engine.trainer import Trainer
 from flbench.models import norm_layers
 from flbench.models.layers import Relu
@@ -47,7 +49,8 @@ def cpu_seconds(call: Callable[[], object]) -> float:
 
 def traffic(model: str, norm: str, data: Data) -> tuple[int, int]:
     """Return the bytes that the norms and ReLUs of one local step move, and the size of their largest input."""
-    network = make_network(parse_experiment({"dataset": "cifar10", "model": model, "norm": norm}), data, "cpu")
+    experiment = cast(Federated, parse_experiment({"dataset": "cifar10", "model": model, "norm": norm}))
+    network = make_network(experiment, data, "cpu")
     moved: list[int] = []
     sizes: list[int] = []
 
@@ -82,7 +85,7 @@ def main() -> None:
         experiment = parse_experiment(
             {"dataset": "cifar10", "model": arguments.model, "norm": name, "partition": "iid", "clients": 1, "E": STEPS}
         )
-        trainers[name], _ = make_trainer(experiment, data, device="cpu", executor="loop", pool=1)
+        trainers[name] = trainer_of(cast(Federated, experiment), data, "cpu", executor="loop")
     moved = {name: traffic(arguments.model, name, data) for name in trainers}
     largest = max(size for _, size in moved.values())
     source, target = torch.rand(2, largest // 4)
@@ -95,16 +98,16 @@ def main() -> None:
                 seconds[name].append(once)
         copies.append(cpu_seconds(lambda: [target.copy_(source) for _ in range(STEPS)]) / STEPS)
     rate = 2 * largest / statistics.median(copies)  # a copy reads and writes
-    print(machine("torch"))
+    print(machine_line("torch"))
     print(f"{arguments.model}, batch 32, loop executor, one thread, n = {arguments.rounds} rounds of {STEPS} steps")
     print(f"a copy of {largest / 1e6:.1f} MB moves {rate / 1e9:.1f} GB/s")
     print(f"{'norm':16} {'ms a step':>9}  {'relative to none (min to max)':30} {'added ms':>8}  of which traffic")
     for name, spent in seconds.items():
-        ratios = [mine / none for mine, none in zip(spent, seconds["none"], strict=True)]
-        low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+        ratio = Spread.of_ratios(spent, seconds["none"])
         added = statistics.median(spent) - statistics.median(seconds["none"])
         explained = (moved[name][0] - moved["none"][0]) / rate
-        line = f"{name:16} {1000 * statistics.median(spent):9.1f}  {f'{middle:.2f} ({low:.2f} to {high:.2f})':30}"
+        shown = f"{ratio.median:.2f} ({ratio.min:.2f} to {ratio.max:.2f})"
+        line = f"{name:16} {1000 * statistics.median(spent):9.1f}  {shown:30}"
         print(line + (f" {1000 * added:8.1f}  {1000 * explained:.1f} ms" if name != "none" else ""))
 
 

@@ -1,6 +1,6 @@
 """Compare a whole sweep with the same runs, one at a time, in a plain PyTorch loop.
 
-    uv run python benchmarks/bench_sweep.py [sweeps/quickstart.yaml] [--workers 2] [--plain-rounds 20] [--repeats 3]
+    python -m benchmarks.sweep [sweeps/quickstart.yaml] [--workers 2] [--plain-rounds 20] [--repeats 3]
 
 The sweep is ``flbench sweep`` as a process in a fresh store, with start-up, data, planning, claims, evaluations,
 checkpoints and results. The plain loops train the same experiments (the same networks, normalizations and partitions)
@@ -13,46 +13,41 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import torch
-from processes import machine, seconds_of
 
-from flbench.bench.plain_pytorch import PlainLoop, Training
+from benchmarks.loader import loaders
+from benchmarks.processes import machine_line, seconds_of
+from flbench.bench.loop import Source, from_memory, plain_loop
+from flbench.bench.timing import Spread
 from flbench.config import Federated
 from flbench.data.datasets import Dataset, load
-from flbench.data.shards import shards_of
-from flbench.engine.setup import make_network
 from flbench.sweeps import load_sweep
 
-SOURCES: tuple[Literal["memory", "loader"], ...] = ("memory", "loader")
+SOURCES: Mapping[str, Source] = {"memory": from_memory, "loader": loaders}
 
 
-def plain_seconds(
-    experiments: Sequence[Federated], source: Literal["memory", "loader"], rounds: int, threads: int
-) -> float:
+def plain_seconds(experiments: Sequence[Federated], source: Source, rounds: int, threads: int) -> float:
     """Return the projected seconds of all experiments, one after another."""
     torch.set_num_threads(threads)
     return sum(_one(experiment, source, rounds) for experiment in experiments)
 
 
-def _one(experiment: Federated, source: Literal["memory", "loader"], rounds: int) -> float:
+def _one(experiment: Federated, source: Source, rounds: int) -> float:
     data = load(cast(Dataset, experiment.dataset))
-    network = make_network(experiment, data, "cpu")
-    training = Training.of(experiment, "cpu")
-    loop = PlainLoop(network, data, shards_of(experiment, data).train, training, source)
+    loop = plain_loop(experiment, data, source=source)
     loop.round()  # warm-up
     start = time.perf_counter()
     for _ in range(rounds):
         loop.round()
     trained = time.perf_counter() - start
     start = time.perf_counter()
-    network.eval()
+    network = loop.network.eval()
     with torch.no_grad():
         images = torch.from_numpy(data.test.images.copy()).float() / data.white
         hits = network(images)[1].argmax(-1) == torch.from_numpy(data.test.labels.copy())
@@ -62,7 +57,8 @@ def _one(experiment: Federated, source: Literal["memory", "loader"], rounds: int
 
 
 def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f}, n={len(values)})"
+    spread = Spread.of(values)
+    return f"{spread.median:.1f} ({spread.min:.1f} to {spread.max:.1f}, n={spread.n})"
 
 
 def main() -> None:
@@ -80,13 +76,13 @@ def main() -> None:
             words = ["sweep", str(arguments.spec), "--store", store, "--workers", str(arguments.workers)]
             ((wall, _),) = seconds_of(words, 1, warm_ups=0)
         ours.append(wall)
-        for source in SOURCES:
-            plain[source].append(plain_seconds(experiments, source, arguments.plain_rounds, arguments.workers))
+        for name, source in SOURCES.items():
+            plain[name].append(plain_seconds(experiments, source, arguments.plain_rounds, arguments.workers))
     print(f"{arguments.spec}: {len(experiments)} runs, {arguments.workers} workers: {_spread(ours)} s")
     for name, seconds in plain.items():
         ratios = [of_plain / of_sweep for of_plain, of_sweep in zip(seconds, ours, strict=True)]
         print(f"plain loop, {name}, one run at a time: {_spread(seconds)} s, {_spread(ratios)} times as long")
-    print(machine("torch"))
+    print(machine_line("torch"))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Measure a store of many runs: expanding, planning, claims by many workers at once, status, report.
 
-    nice uv run python benchmarks/bench_store.py [--runs 10000 30000 100000] [--workers 64] [--seconds 15]
-    nice uv run python benchmarks/bench_store.py --short 0.1 [--runs 1000] [--workers 64]
+    nice python -m benchmarks.store [--runs 10000 30000 100000] [--workers 64] [--seconds 15]
+    nice python -m benchmarks.store --short 0.1 [--runs 1000] [--workers 64]
 
 Each size has its own store. Its runs are stubs: a worker claims a run as ``flbench.worker`` does, sleeps for
 about a second and publishes made-up metrics. Claims are measured with 0, 50 and 95 % of the runs finished; these runs
@@ -29,9 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import virtual_time
-from processes import machine
-
+from benchmarks import virtual_time
+from benchmarks.processes import machine_line
 from flbench.config import Experiment, parse_experiment
 from flbench.orchestrate import PERIOD
 from flbench.progress import Watch
@@ -231,7 +230,7 @@ def run(command: Sequence[object]) -> Cost:
 
 
 def act(role: str, *arguments: object) -> Cost:
-    return run([sys.executable, __file__, "--act", role, *arguments])
+    return run([sys.executable, "-m", "benchmarks.store", "--act", role, *arguments])
 
 
 def flbench(*arguments: object) -> Cost:
@@ -241,7 +240,7 @@ def flbench(*arguments: object) -> Cost:
 def fill(root: Path, plan: str, upto: int) -> float:
     """Finish the first ``upto`` runs of a plan, with one process per core; return the seconds."""
     start, shares = time.perf_counter(), os.cpu_count() or 1
-    words = [sys.executable, __file__, "--act", "fill", str(root), plan, str(upto)]
+    words = [sys.executable, "-m", "benchmarks.store", "--act", "fill", str(root), plan, str(upto)]
     processes = [subprocess.Popen([*words, str(share), str(shares)]) for share in range(shares)]
     if sum(process.wait() for process in processes):
         sys.exit("filling failed")
@@ -409,7 +408,7 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, help="folder of the stores; default: a temporary one")
     arguments = parser.parse_args()
-    print(f"at the start: {machine()}")
+    print(f"at the start: {machine_line()}")
     worst: dict[str, dict[int, float]] = {}
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         if arguments.short:

@@ -1,6 +1,6 @@
 """Time ``flbench sync`` of many small runs to a tracker: to a stand-in for W&B's server on this machine, or to files.
 
-PYTHONPATH=. uv run python benchmarks/bench_sync.py [runs] [options of flbench sync]
+python -m benchmarks.sync [runs] [options of flbench sync]
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import matplotlib
-from processes import machine
 
+from benchmarks.processes import machine_line
 from tests.tracking.plans import KEY, SPEC, environment, flbench, planned
 from tests.tracking.server import serving
 
@@ -57,7 +57,7 @@ def main(runs: int, options: list[str]) -> None:
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     n = len(toys.experiments)
     print(f"flbench sync {' '.join(options)}: {seconds:.1f} s, {cpu:.1f} s CPU, for n={n} runs of 4 evaluations")
-    print(machine("flbench", "wandb"))
+    print(machine_line("flbench", "wandb"))
 
 
 if __name__ == "__main__":

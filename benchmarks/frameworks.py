@@ -1,6 +1,6 @@
 """Other frameworks that train one of flbench's experiments, each in a process and an environment of its own.
 
-A peer is a script in ``benchmarks/peers`` of a checkout. Its first lines name its packages and their versions, from
+A peer is a script in ``benchmarks/peers``. Its first lines name its packages and their versions, from
 which uv makes the environment (inline script metadata, PEP 723). Peers train on the batches that flbench draws, from
 the same initial weights, so that after the last round their weights differ from flbench's by rounding only.
 
@@ -25,13 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import flbench
 from flbench.data.arrays import Data
 from flbench.engine.federated import FederatedTrainer
 from flbench.errors import UserError
 
-#: Where a checkout has the scripts; other installations do not have them.
-FOLDER = Path(flbench.__file__).parents[1] / "benchmarks" / "peers"
+#: The scripts.
+FOLDER = Path(__file__).parent / "peers"
 
 #: Seconds after which a peer that does not answer has failed; on a busy machine Ray takes a minute to start.
 PATIENCE = 300.0

@@ -1,6 +1,6 @@
 """Time ``flbench sweep --dry-run`` for a grid of 100,000 runs, as whole processes. Target: under 5 s.
 
-uv run python benchmarks/bench_dry_run.py [--rates 40] [--repeats 5]
+python -m benchmarks.dry_run [--rates 40] [--repeats 5]
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from processes import report, seconds_of
+from benchmarks.processes import report, seconds_of
 
 #: 2,500 runs for each learning rate.
 SPEC = """

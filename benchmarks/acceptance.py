@@ -1,10 +1,14 @@
-"""Check and time the engine on a GPU that it has never run on, in one go: tests, ways to compute, profile, projection.
+"""Check a GPU that the engine has never run on, in ten minutes: tests, ways to compute, profile, projection.
 
-Each part stands alone: one that fails, or for which no time is left, does not lose the others.
+    python -m benchmarks.acceptance [cifar10 resnet18 ...] [--repeats 5] [--precision tf32] [--json]
+
+Each part stands alone: one that fails, or for which no time is left, does not lose the others. The exit code is 1 if a
+part failed.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import signal
 import subprocess
@@ -22,15 +26,15 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
-import flbench
-from flbench.bench.compare import Settings
-from flbench.bench.measure import Note, Spread, Variant, take_turns
-from flbench.bench.projection import Projection, project
-from flbench.bench.workloads import Workload, data_for
-from flbench.config import Federated
+from benchmarks.common import Settings, engine_options, print_json, show
+from benchmarks.projection import PRECISIONS, ROUNDS, Projection, project, row
+from benchmarks.workloads import Workload
+from flbench.bench.timing import Note, Spread, Variant, alone, take_turns, trainer_of
+from flbench.cli.bench import header, machine, progress
+from flbench.cli.numbers import duration
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer
-from flbench.engine.setup import make_trainer, matmul_precision_restored, runs_worth_fusing
+from flbench.engine.setup import matmul_precision_restored, runs_worth_fusing
 from flbench.models.convolutions import CONVOLUTIONS
 
 #: Seconds after which no further part begins, and seconds of the marked tests.
@@ -45,8 +49,8 @@ CLIENTS = (10, 30)
 #: Kernels that a profile lists.
 KERNELS = 12
 
-#: Precisions of the projections; on a CPU only the first.
-PRECISIONS = ("fp32", "tf32", "bf16")
+#: The checkout with the tests.
+ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -116,17 +120,17 @@ class Skipped(Exception):
     """A part cannot be done here."""
 
 
-def accept(workloads: Sequence[Workload], settings: Settings, *, note: Note, root: Path | None = None) -> list[Part]:
+def accept(workloads: Sequence[Workload], settings: Settings, *, note: Note, root: Path = ROOT) -> list[Part]:
     """Return the outcome of every part, in order.
 
     Args:
         workloads: what is timed, profiled and projected.
         settings: device, precision, repeats, rounds and data.
         note: called before every turn.
-        root: the checkout with the tests; None: the one that flbench is imported from.
+        root: the checkout with the tests.
     """
     deadline, parts = time.monotonic() + SECONDS, []
-    for name, check in _checks(workloads, settings, root or Path(flbench.__file__).parents[1]):
+    for name, check in _checks(workloads, settings, root):
         began = time.monotonic()
         status, problem, found = _outcome(partial(check, partial(_note_in, note, name)), began < deadline)
         parts.append(Part(name, status, time.monotonic() - began, problem, found))
@@ -162,7 +166,7 @@ def _checks(workloads: Sequence[Workload], settings: Settings, root: Path) -> It
             yield f"{workload.name}, {clients} clients", partial(_ways, workload, settings, clients)
         yield f"{workload.name}, profile", partial(_profile, workload, settings)
     for workload in workloads:
-        for precision in PRECISIONS if settings.device == "cuda" else PRECISIONS[:1]:
+        for precision in PRECISIONS[settings.device]:
             for fuse in (False, True):
                 what = "runs together" if fuse else "one run"
                 yield f"{workload.name}, {precision}, {what}", partial(_projected, workload, settings, precision, fuse)
@@ -170,14 +174,12 @@ def _checks(workloads: Sequence[Workload], settings: Settings, root: Path) -> It
 
 def _ways(workload: Workload, settings: Settings, clients: int, note: Note) -> list[WayTime]:
     """Time single kernels, and one graph a round with either way to convolve, in turns."""
-    experiment = workload.experiment(settings.device, precision=settings.precision, norm=settings.norm, clients=clients)
-    rounds = settings.rounds or workload.turn(settings.device)
 
-    def variant(name: str, way: str, graph: bool) -> Variant:
-        trainer = _trainer(experiment, settings)
+    def variant(name: str, way: str, *, graph: bool) -> Variant:
+        trainer = _trainer(workload, settings, clients=clients)
         cast(StackedExecutor, trainer.executor).convolve(way)
         trainer.record = trainer.record if graph else None
-        return Variant(name, partial(trainer.step, wait=False), experiment.precision, rounds=rounds)
+        return alone(name, trainer, settings.turn(workload))
 
     variants = [variant("single kernels", "grouped", graph=False)]
     variants += [variant(f"one graph, {way} convolutions", way, graph=True) for way in CONVOLUTIONS]
@@ -187,7 +189,7 @@ def _ways(workload: Workload, settings: Settings, clients: int, note: Note) -> l
 
 def _profile(workload: Workload, settings: Settings, note: Note) -> Profile:
     """Profile one round in the way that the engine chooses, after three others."""
-    trainer = _trainer(workload.experiment(settings.device, precision=settings.precision, norm=settings.norm), settings)
+    trainer = _trainer(workload, settings)
     for number in range(3):
         note("rounds before", number, 3)
         trainer.step()
@@ -218,21 +220,19 @@ def _profile(workload: Workload, settings: Settings, note: Note) -> Profile:
 
 def _projected(workload: Workload, settings: Settings, precision: str, fuse: bool, note: Note) -> Projection:
     """Project one run, or as many as fill a stack."""
-    fields: dict[str, Any] = {"precision": precision, "norm": settings.norm}
-    experiment = workload.experiment(settings.device, **fields)
-    data, runs = data_for(experiment, settings.data_root), 1
+    data, runs = settings.data_of(workload), 1
     if fuse:
-        runs = settings.fuse or runs_worth_fusing(experiment, data, device=settings.device, executor="auto")
+        first = settings.experiment(workload, precision=precision)
+        runs = settings.fuse or runs_worth_fusing(first, data, device=settings.device, executor="auto")
         if runs == 1:
             raise Skipped("one run fills a stack")
-    group = [workload.experiment(settings.device, **fields, seed=seed) for seed in range(runs)]
-    turn = settings.rounds or workload.turn(settings.device)
-    return project(group, data, settings.device, settings.repeats, turn=turn, note=note)
+    group = [settings.experiment(workload, precision=precision, seed=seed) for seed in range(runs)]
+    return project(group, data, settings, turn=settings.turn(workload), note=note)
 
 
-def _trainer(experiment: Federated, settings: Settings) -> FederatedTrainer:
-    data = data_for(experiment, settings.data_root)
-    return cast(FederatedTrainer, make_trainer(experiment, data, device=settings.device, executor="stacked", pool=1)[0])
+def _trainer(workload: Workload, settings: Settings, **fields: Any) -> FederatedTrainer:
+    experiment = settings.experiment(workload, **fields)
+    return trainer_of(experiment, settings.data_of(workload), settings.device, executor="stacked")
 
 
 def marked_tests(root: Path, note: Note, *, seconds: float = TEST_SECONDS, processes: int = PROCESSES) -> TestRun:
@@ -273,3 +273,60 @@ def _interrupted_after(seconds: float, command: Sequence[str], folder: Path) -> 
         except subprocess.TimeoutExpired:
             process.kill()
             return process.communicate()[0]
+
+
+def print_part(part: Part) -> None:
+    """Print what a part found."""
+    why = f": {part.problem}" if part.problem else ""
+    print(f"\n{part.name}: {part.status} in {duration(part.seconds)}{why}")
+    match part.found:
+        case None:
+            pass
+        case TestRun() as found:
+            print(f"{found.passed} passed, {found.failed} failed, {found.skipped} skipped")
+            print(*(f"  failed: {name}" for name in found.failures), sep="\n")
+        case Profile() as found:
+            chosen = f", {found.convolutions} convolutions" if found.convolutions else ""
+            wall, busy = 1000 * found.wall_s, 1000 * found.busy_s
+            print(f"a round of {wall:.3g} ms{chosen}: {found.calls:,} kernels, busy for {busy:.3g} ms")
+            show(
+                [
+                    {"kernel": one.name[:80], "calls": one.calls, "ms": 1000 * one.seconds, "% of all": 100 * one.share}
+                    for one in found.kernels
+                ]
+            )
+        case Projection() as found:
+            show([row(f"{ROUNDS:,} rounds", part.name.split(", ")[1], found)])
+        case ways:
+            show([{"way": one.way, "ms a round": one.round_s.times(1000)} for one in ways])
+
+
+def report(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Do all parts, print what they found, and return the exit code."""
+    facts = machine(settings.device)
+    if not arguments.json:
+        print(*header(facts), sep="\n")
+    with progress() as note:
+        parts = accept(arguments.workloads, settings, note=note)
+    failed = [part.name for part in parts if part.status == "failed"]
+    if arguments.json:
+        print_json({"machine": facts, "settings": settings, "acceptance": parts})
+        return int(bool(failed))
+    for part in parts:
+        print_part(part)
+    skipped = sum(part.status == "skipped" for part in parts)
+    print(f"\n{len(parts)} parts, {skipped} skipped, {len(failed)} failed" + f": {'; '.join(failed)}" * bool(failed))
+    return int(bool(failed))
+
+
+def main() -> None:
+    parser = engine_options(__doc__ or "", "cifar10", "resnet18")
+    arguments = parser.parse_args()
+    settings = Settings.of(arguments)
+    if settings.device == "cpu":
+        parser.error("no CUDA device is in use; run `flbench doctor` to see what works")
+    sys.exit(report(arguments, settings))
+
+
+if __name__ == "__main__":
+    main()

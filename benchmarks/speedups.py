@@ -1,0 +1,275 @@
+"""Train the same rounds by flbench, by plain PyTorch and by other frameworks, in turns on one core.
+
+    nice -n -20 python -m benchmarks.speedups [--data FOLDER] [--json]
+
+Digits are trained by flbench, plain loops, pfl-research, fluke and Flower, two CNNs by flbench and plain loops. The
+script prints the tables, and writes them into docs/engine.md, their ratios into README.md, and the measurement into
+benchmarks/speed.json. This takes about four minutes. uv makes an environment for each framework; the first time it
+downloads up to 5 GB.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.common import ending_in_messages, parser_of
+from benchmarks.frameworks import FOLDER, FRAMEWORKS, Framework, Peer, PeerFailed, write_task
+from benchmarks.loader import loaders
+from benchmarks.tables import replaced, speed_ratios, speed_tables
+from benchmarks.workloads import WORKLOADS, data_of
+from flbench.bench.loop import Source, from_memory, plain_loop
+from flbench.bench.timing import Note, Variant, alone, seeds_of, take_turns, together, trainer_of
+from flbench.cli.bench import header, load, machine, progress
+from flbench.config import Federated
+from flbench.data.arrays import Data
+from flbench.data.datasets import Dataset
+from flbench.data.datasets import load as load_data
+from flbench.engine.federated import FederatedTrainer
+from flbench.engine.setup import make_network, runs_worth_fusing
+from flbench.errors import UserError
+
+#: A checkout of the repository, and the measurement in it.
+ROOT, MEASUREMENT = FOLDER.parents[1], FOLDER.parent / "speed.json"
+
+#: What is written from the measurement, by the page that has it.
+PAGES = {"docs/engine.md": speed_tables, "README.md": speed_ratios}
+
+#: The contestant with which the others are compared.
+REFERENCE = "plain PyTorch, images in memory"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A workload of which every contestant trains one round to warm up and then ``turns`` times ``rounds`` rounds.
+
+    Attributes:
+        workload: its name in ``WORKLOADS``.
+        peers: whether other frameworks train it too, and accuracies are compared to show that all did the same work.
+            Their scripts know multi-layer perceptrons only.
+        lr: the learning rate.
+    """
+
+    workload: str
+    turns: int
+    rounds: int
+    peers: bool = False
+    lr: float = 0.01
+
+    @property
+    def all_rounds(self) -> int:
+        """Rounds that every contestant trains."""
+        return 1 + self.turns * self.rounds
+
+
+#: The tables of docs/engine.md, in about four minutes: a hundred rounds of digits, at a rate that trains in as many.
+TASKS = (
+    Task("digits", turns=11, rounds=9, peers=True, lr=0.1),
+    Task("lenet", turns=7, rounds=2),
+    Task("cifar10", turns=5, rounds=1),
+)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to train a task.
+
+    Attributes:
+        variant: its name in the table, and its work.
+        weights: returns each run's weights after the last round, in the order of the network's parameters.
+        versions: of Python and of the packages, if it is another framework.
+    """
+
+    variant: Variant
+    weights: Callable[[], Sequence[Sequence[Tensor]]]
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def measure(task: Task, data_root: Path | None, note: Note) -> dict[str, Any]:
+    """Train a task by all contestants in turns.
+
+    Returns:
+        The measurement as plain JSON. Each of its ``rows`` has ``seconds`` of a round of one run, a number a turn. If
+        there are other frameworks, it has ``accuracies`` on the test set, a number a run; their own rows have also
+        ``versions``, and ``difference``, the largest between their weights and flbench's. The row of a framework that
+        cannot be started has the reason instead, ``missing``.
+    """
+    workload = WORKLOADS[task.workload]
+    experiment = workload.experiment(lr=task.lr)
+    data = data_of(experiment, data_root)
+    torch.manual_seed(0)  # the plain loops' batches
+    with ExitStack() as opened:
+        contestants = [*_flbench(experiment, data, task.rounds), *_plain(experiment, data, task.rounds)]
+        missing: list[dict[str, Any]] = []
+        if task.peers:
+            note(f"{task.workload}: starting other frameworks", 0, 1)
+            folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+            trainer = trainer_of(experiment, data, "cpu", executor="stacked")
+            write_task(folder, trainer, data, rounds=task.all_rounds)
+            peers, missing = _peers(folder, opened, task.rounds)
+            contestants += peers
+        seconds = take_turns(
+            [one.variant for one in contestants],
+            repeats=task.turns,
+            note=lambda what, done, total: note(f"{task.workload}: {what}", done, total),
+        )
+        rows: list[dict[str, Any]] = [
+            {"name": name, "seconds": [round(s, 7) for s in own]} for name, own in seconds.items()
+        ]
+        if task.peers:
+            _add_accuracies(rows, contestants, make_network(experiment, data, "cpu"), data)
+    known = {"workload": task.workload, "what": workload.what, "data": data.fingerprint}
+    known |= {name: getattr(experiment, name) for name in ("clients", "local_steps", "batch_size", "lr")}
+    turns = {"rounds": task.rounds, "all_rounds": task.all_rounds, "reference": REFERENCE}
+    return {**known, **turns, "rows": rows + missing}
+
+
+def _flbench(experiment: Federated, data: Data, rounds: int) -> Iterator[Contestant]:
+    """One run alone, and if clients are stacked as many runs as fill a stack."""
+    one = trainer_of(experiment, data, "cpu")
+    yield Contestant(alone("flbench", one, rounds), lambda: [_weights(one)])
+    runs = runs_worth_fusing(experiment, data, device="cpu", executor="auto")
+    if runs > 1:
+        stack = [trainer_of(run, data, "cpu") for run in seeds_of(experiment, runs)]
+        name = f"flbench, {runs} runs as one stack, each"
+        yield Contestant(together(name, stack, rounds), lambda: list(map(_weights, stack)))
+
+
+def _weights(trainer: FederatedTrainer) -> Sequence[Tensor]:
+    return list(trainer.model(0)[0].values())
+
+
+def _plain(experiment: Federated, data: Data, rounds: int) -> Iterator[Contestant]:
+    """Loops without the engine."""
+
+    def contestant(name: str, source: Source) -> Contestant:
+        loop = plain_loop(experiment, data, source=source)
+        return Contestant(Variant(name, loop.round, rounds=rounds), lambda: [list(loop.network.parameters())])
+
+    yield contestant(REFERENCE, from_memory)
+    yield contestant("plain PyTorch, DataLoader", loaders)
+
+
+def _peers(folder: Path, opened: ExitStack, rounds: int) -> tuple[list[Contestant], list[dict[str, str]]]:
+    """Start the other frameworks, which ``opened`` ends; return them, and rows for those that cannot be started."""
+    started: list[Contestant] = []
+    missing: list[dict[str, str]] = []
+    for framework in FRAMEWORKS:
+        try:
+            started.append(_peer(framework, opened.enter_context(closing(Peer(framework, folder))), rounds))
+        except PeerFailed as reason:
+            missing.append({"name": framework.name, "missing": str(reason)})
+    return started, missing
+
+
+def _peer(framework: Framework, peer: Peer, rounds: int) -> Contestant:
+    name = f"{framework.name} {peer.versions[framework.package]}"
+    return Contestant(Variant(name, peer.round, rounds=rounds), lambda: [peer.weights()], peer.versions)
+
+
+def _add_accuracies(
+    rows: Sequence[dict[str, Any]], contestants: Sequence[Contestant], network: nn.Module, data: Data
+) -> None:
+    """Add what shows that all contestants did the same work; the first contestant is flbench."""
+    weights = [one.weights() for one in contestants]
+    for row, one, own in zip(rows, contestants, weights, strict=True):
+        row["accuracies"] = [round(accuracy(network, run, data), 6) for run in own]
+        if one.versions:
+            row |= {"versions": dict(one.versions), "difference": _difference(own[0], weights[0][0])}
+
+
+@torch.no_grad()
+def _difference(weights: Sequence[Tensor], ours: Sequence[Tensor]) -> float:
+    return max(float((own - our).abs().max()) for own, our in zip(weights, ours, strict=True))
+
+
+@torch.no_grad()
+def accuracy(network: nn.Module, weights: Sequence[Tensor], data: Data) -> float:
+    """Return the accuracy of a network with these weights on the test set."""
+    for parameter, weight in zip(network.parameters(), weights, strict=True):
+        parameter.copy_(weight)
+    network.eval()
+    images, labels = (torch.from_numpy(half.copy()).split(500) for half in (data.test.images, data.test.labels))
+    hits = [
+        int((network(some.float() / data.white)[1].argmax(-1) == own).sum())
+        for some, own in zip(images, labels, strict=True)
+    ]
+    return sum(hits) / len(data.test.labels)
+
+
+def measure_tables(data: Path | None) -> list[dict[str, Any]]:
+    """Return the measurements of the tables, made on one core.
+
+    Raises:
+        UserError: a page has no place for its speeds, a data set is missing, or a framework failed.
+    """
+    for page in PAGES:
+        replaced((ROOT / page).read_text(encoding="utf-8"), "", page)  # before minutes of measuring
+    for task in TASKS:
+        load_data(cast(Dataset, WORKLOADS[task.workload].experiment(lr=task.lr).dataset), data)  # which the pages name
+    with _one_core(), progress() as note:
+        return [measure(task, data, note) for task in TASKS]
+
+
+def write_tables(measured: dict[str, Any]) -> None:
+    """Write a complete measurement, and its speeds into the pages.
+
+    Raises:
+        UserError: the measurement lacks a framework or a data set; the pages stay as they are.
+    """
+    tasks: Sequence[dict[str, Any]] = measured["tasks"]
+    lacking = [f"{row['name']} ({row['missing']})" for task in tasks for row in task["rows"] if "missing" in row]
+    lacking += [f"the data of {task['workload']}" for task in tasks if task["data"] == "random images"]
+    if lacking:
+        raise UserError(f"{' and '.join(PAGES)} are unchanged, because the measurement lacks {', '.join(lacking)}")
+    MEASUREMENT.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+    for page, write in PAGES.items():
+        path = ROOT / page
+        path.write_text(replaced(path.read_text(encoding="utf-8"), write(measured), page), encoding="utf-8")
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """Keep this process and those that it starts on one core, where the system can, and torch on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None
+    if cores:
+        os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        if cores:
+            os.sched_setaffinity(0, cores)
+
+
+def main() -> None:
+    parser = parser_of(__doc__ or "")
+    parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    arguments = parser.parse_args()
+    with ending_in_messages():
+        facts = machine("cpu")
+        print(*header(facts), sep="\n", file=sys.stderr)
+        tasks = measure_tables(arguments.data)
+        kept = ("date", "cpu", "flbench", "git_commit", "git_dirty", "python", "torch", "load_before")
+        described = {**{name: facts[name] for name in kept}, "load_after": load()}
+        measured = {"schema": 1, "machine": described, "tasks": tasks}
+        print(json.dumps(measured, indent=1) if arguments.json else speed_tables(measured))
+        write_tables(measured)
+    print("wrote docs/engine.md, README.md and benchmarks/speed.json", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

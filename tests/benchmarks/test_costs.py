@@ -1,0 +1,88 @@
+"""The costs of methods and of probes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import methods, probes
+from benchmarks.common import Settings
+from benchmarks.probes import ALL, BETWEEN, EVERY, KEEPING, ROUND
+from flbench.bench.timing import Spread, Variant
+from flbench.engine.federated import FederatedTrainer
+from tests.benchmarks.tiny import TINY, silent
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)  # tiny problems are too small for several threads
+
+
+def test_methods_relative_to_fedavg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rounds of 2 s of FedAvg and 5 s of another method, its factor is 2.5."""
+    timed: list[Variant] = []
+
+    def turns(variants: list[Variant], **_: Any) -> dict[str, list[float]]:
+        for variant in variants:
+            variant.work()  # every variant can be executed
+        timed.extend(variants)
+        return {variant.name: [2.0 if "fedavg" in variant.name else 5.0] for variant in variants}
+
+    monkeypatch.setattr(methods, "take_turns", turns)
+    rows = methods.measure(["feddyn", "fedavg"], TINY, Settings(), silent)
+    pairs = [("loop", "fedavg"), ("loop", "feddyn"), ("stacked", "fedavg"), ("stacked", "feddyn")]
+    assert [(variant.name, variant.rounds) for variant in timed] == [(", ".join(pair), 1) for pair in pairs]
+    assert [(row["executor"], row["method"]) for row in rows] == pairs
+    assert [row["x fedavg"] for row in rows] == [Spread(f, f, f, 1) for f in (1.0, 2.5, 1.0, 2.5)]
+
+
+def test_methods_run_in_turns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+    step = FederatedTrainer.step
+
+    def watched(trainer: FederatedTrainer, **options: Any) -> Any:
+        used.append(trainer.run.method.name)
+        return step(trainer, **options)
+
+    monkeypatch.setattr(FederatedTrainer, "step", watched)
+    methods.measure(["fedprox"], TINY, Settings(repeats=1), silent)
+    assert used == ["fedavg", "fedprox"] * 4  # both executors, after a warm-up
+
+
+def test_probes_relative_to_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rounds of 2 s and measurements of 10 s, the costs follow by hand."""
+    names = [ROUND, BETWEEN, KEEPING, *EVERY]
+    seconds = {name: [2.0, 2.0] for name in names[:3]} | {name: [10.0, 10.0] for name in EVERY}
+    timed: list[Variant] = []
+
+    def turns(variants: list[Variant], **_: Any) -> dict[str, list[float]]:
+        for variant in variants:
+            variant.work()  # every variant can be executed
+        timed.extend(variants)
+        return seconds
+
+    monkeypatch.setattr(probes, "take_turns", turns)
+    rows = {row["what"]: row for row in probes.measure(TINY, Settings(repeats=2), silent)}
+    assert [variant.name for variant in timed] == names
+    assert (rows[ROUND]["ms"].median, rows[BETWEEN]["in rounds"]) == (2000.0, Spread(1.0, 1.0, 1.0, 2))
+    assert {name: rows[name]["every"] for name in EVERY} == EVERY
+    assert (rows["drift"]["ms"].median, rows["drift"]["in rounds"].median) == (10_000.0, 5.0)
+    # 50 rounds take 100 s, the four measurements 40 s.
+    assert rows["drift"]["% of the time"] == pytest.approx(100 * 10 / 140)
+    assert rows[ALL]["% of the time"] == pytest.approx(100 * 40 / 140)
+
+
+def test_a_round_without_a_due_probe_keeps_no_client_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bool] = []
+    step = FederatedTrainer.step
+
+    def watched(trainer: FederatedTrainer, *, keep_clients: bool = False, wait: bool = True) -> Any:
+        kept.append(keep_clients)
+        return step(trainer, keep_clients=keep_clients, wait=wait)
+
+    monkeypatch.setattr(FederatedTrainer, "step", watched)
+    probes.measure(TINY, Settings(repeats=1), silent)
+    # The observed round; then in turns a round, one between measurements and one that keeps models, after a warm-up.
+    assert kept == [True, *[False, False, True] * 2]
