@@ -18,7 +18,7 @@ import torch
 from benchmarks.common import Row, Settings, engine_options, measure_workloads
 from benchmarks.loader import loaders
 from benchmarks.workloads import WORKLOADS, Workload
-from flbench.bench.loop import plain_loop
+from flbench.bench.loop import PlainLoop
 from flbench.bench.timing import Note, Spread, Variant, alone, seeds_of, take_turns, together, trainer_of
 from flbench.config import Federated
 from flbench.data.arrays import Data
@@ -147,8 +147,8 @@ def _variants(experiment: Federated, data: Data, settings: Settings, rounds: int
     if (runs := settings.fuse or runs_worth_fusing(experiment, data, device=device, executor="auto")) > 1:
         yield Timed(fused(experiment, data, device, runs, rounds), precision)
     for name, loop in (
-        (IN_MEMORY, plain_loop(experiment, data, device)),
-        (LOADER, plain_loop(experiment, data, device, source=loaders)),
+        (IN_MEMORY, PlainLoop(experiment, data, device)),
+        (LOADER, PlainLoop(experiment, data, device, source=loaders)),
     ):
         variant = Variant(name, loop.round, rounds=rounds, torch_threads=threads)
         yield Timed(variant, "fp32" if precision == "bf16" else precision, threads if device == "cpu" else 1)

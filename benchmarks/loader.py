@@ -32,7 +32,7 @@ class SingleImages(Dataset[tuple[Tensor, int]]):
 
 
 def loaders(experiment: Federated, data: Data, rows: Sequence[Rows], device: str) -> Sequence[Batches]:
-    """Return a source for ``plain_loop``, a loader for each client, without worker processes.
+    """Return a source for ``PlainLoop``, a loader for each client, without worker processes.
 
     Worker processes would start again for each client in each round, which costs more than they save.
     """

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common import measure_parts, median_and_range, options
 from benchmarks.workloads import Workload, data_of
-from flbench.bench.loop import plain_loop
+from flbench.bench.loop import PlainLoop
 
 #: Operators with a smaller share are summed.
 FEWEST_PERCENT = 2.0
@@ -30,7 +30,7 @@ def local_step(workload: Workload, root: Path | None) -> Callable[[], None]:
     """Return a local step of SGD as a user of torch writes it."""
     experiment = workload.experiment(norm="none", method="fedavg", seed=0)
     data = data_of(experiment, root)
-    network = plain_loop(experiment, data).network
+    network = PlainLoop(experiment, data).network
     optimizer = torch.optim.SGD(network.parameters(), lr=experiment.lr)
     images = torch.from_numpy(data.train.images[: experiment.batch_size].copy()).float() / 255
     labels = torch.from_numpy(data.train.labels[: experiment.batch_size].copy())

@@ -28,7 +28,7 @@ from benchmarks.frameworks import FOLDER, FRAMEWORKS, Framework, Peer, PeerFaile
 from benchmarks.loader import loaders
 from benchmarks.tables import replaced, speed_ratios, speed_tables
 from benchmarks.workloads import WORKLOADS, data_of
-from flbench.bench.loop import Source, from_memory, plain_loop
+from flbench.bench.loop import PlainLoop, Source, from_memory
 from flbench.bench.timing import Note, Variant, alone, seeds_of, take_turns, together, trainer_of
 from flbench.cli.bench import header, load, machine, progress
 from flbench.config import Federated
@@ -153,7 +153,7 @@ def _plain(experiment: Federated, data: Data, rounds: int) -> Iterator[Contestan
     """Loops without the engine."""
 
     def contestant(name: str, source: Source) -> Contestant:
-        loop = plain_loop(experiment, data, source=source)
+        loop = PlainLoop(experiment, data, source=source)
         return Contestant(Variant(name, loop.round, rounds=rounds), lambda: [list(loop.network.parameters())])
 
     yield contestant(REFERENCE, from_memory)

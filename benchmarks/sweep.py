@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.loader import loaders
 from benchmarks.processes import machine_line, seconds_of
-from flbench.bench.loop import Source, from_memory, plain_loop
+from flbench.bench.loop import PlainLoop, Source, from_memory
 from flbench.bench.timing import Spread
 from flbench.config import Federated
 from flbench.data.datasets import Dataset, load
@@ -40,7 +40,7 @@ def plain_seconds(experiments: Sequence[Federated], source: Source, rounds: int,
 
 def _one(experiment: Federated, source: Source, rounds: int) -> float:
     data = load(cast(Dataset, experiment.dataset))
-    loop = plain_loop(experiment, data, source=source)
+    loop = PlainLoop(experiment, data, source=source)
     loop.round()  # warm-up
     start = time.perf_counter()
     for _ in range(rounds):

@@ -11,7 +11,7 @@ from typing import cast
 
 import torch
 
-from flbench.bench.loop import plain_loop
+from flbench.bench.loop import PlainLoop
 from flbench.choices import Executor
 from flbench.config import Federated, parse_experiment
 from flbench.data.arrays import Data
@@ -189,8 +189,8 @@ def compare(
         variants = list(_flbench(experiment, data, device, threads, runs))
         ours = [variant.name for variant in variants]
         loops = {
-            PLAIN: plain_loop(experiment, data, device),
-            CHANNELS_LAST: plain_loop(experiment, data, device, fused=True, memory_format=torch.channels_last),
+            PLAIN: PlainLoop(experiment, data, device),
+            CHANNELS_LAST: PlainLoop(experiment, data, device, fused=True, memory_format=torch.channels_last),
         }
         variants += [Variant(name, loop.round, torch_threads=threads) for name, loop in loops.items()]
         seconds = take_turns(variants, repeats=repeats, note=note, clock=clock)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from itertools import islice
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from flbench.bench.loop import Client, PlainLoop, augment, from_memory, plain_loop
+from flbench.bench import loop as loop_module
+from flbench.bench.loop import PlainLoop, augment, from_memory
 from flbench.bench.timing import trainer_of
 from flbench.config import Federated, parse_experiment
 from flbench.data.arrays import Arrays, Data
@@ -50,7 +51,7 @@ FULL = {"partition": "dirichlet:0.5", "batch_size": 2000, "local_epochs": 3, "dr
 def test_the_loop_computes_what_the_engine_computes(fields: dict[str, Any], way: dict[str, Any]) -> None:
     same = experiment(**FULL, **fields)
     data = load(cast(Dataset, same.dataset), None)
-    trainer, loop = trainer_of(same, data, "cpu"), plain_loop(same, data, **way)
+    trainer, loop = trainer_of(same, data, "cpu"), PlainLoop(same, data, **way)
     for _ in range(2):
         trainer.step()
         loop.round()
@@ -60,10 +61,9 @@ def test_the_loop_computes_what_the_engine_computes(fields: dict[str, Any], way:
 
 def sizes(same: Federated, data: Data) -> list[list[int]]:
     """Return the sizes of the batches of each client's round."""
-    loop, found = plain_loop(same, data), []
-    for client in loop._clients:
-        batches = client.batches()
-        found.append([len(next(batches)[1]) for _ in range(client.steps)])
+    loop, found = PlainLoop(same, data), []
+    for batches, steps in zip(loop._batches, loop._steps, strict=True):
+        found.append([len(labels) for _, labels in islice(batches(), steps)])
     return found
 
 
@@ -78,11 +78,11 @@ def test_batches_have_the_sizes_of_the_engine() -> None:
 
 def test_a_cohort_trains_in_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     same = experiment(partition="iid", clients=10, participation=0.3, local_steps=2)
-    loop = plain_loop(same, load(cast(Dataset, same.dataset), None))
-    trained: list[Client] = []
+    loop = PlainLoop(same, load(cast(Dataset, same.dataset), None))
+    trained: list[int] = []
     monkeypatch.setattr(loop, "_train", trained.append)
     loop.round()
-    assert len(trained) == len({id(client) for client in trained}) == 3
+    assert len(trained) == len(set(trained)) == 3
 
 
 class Linear(nn.Module):
@@ -98,15 +98,16 @@ class Linear(nn.Module):
         return features, self.head(features)
 
 
-def test_plain_loop_is_federated_averaging() -> None:
+def test_plain_loop_is_federated_averaging(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients of 2 and 1 samples, full batches, one step from zero: w = sum of n_i / n * lr * (one-hot - 1/2) x^T."""
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 1, 2, 2)
     labels = np.array([0, 1, 1])
     data = Data(Arrays(pixels, labels), Arrays(pixels, labels), 2, ("0", "1"), 1, "toy")
-    rows: Sequence[Any] = [np.array([0, 1]), np.array([2])]
-    made = from_memory(experiment(**{**FULL, "batch_size": 2}), data, rows, "cpu")
-    network, clients = Linear(), [Client(len(own), 1, batches) for own, batches in zip(rows, made, strict=True)]
-    PlainLoop(network, clients, partial(torch.optim.SGD, lr=0.5)).round()
+    rows, network = [np.array([0, 1]), np.array([2])], Linear()
+    monkeypatch.setattr(loop_module, "shards_of", lambda *_: SimpleNamespace(train=rows))
+    monkeypatch.setattr(loop_module, "make_network", lambda *_: network)
+    same = experiment(**{**FULL, "batch_size": 2, "clients": 2, "local_epochs": 1, "lr": 0.5})
+    PlainLoop(same, data).round()
     x = pixels.reshape(3, 4).astype(float)
     descent = (np.eye(2)[labels] - 0.5)[:, :, None] * x[:, None, :]
     expected = 0.5 * (2 / 3 * descent[:2].mean(0) + 1 / 3 * descent[2])

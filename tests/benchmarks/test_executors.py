@@ -12,7 +12,7 @@ from benchmarks.common import Row, Settings
 from benchmarks.executors import GRAPH, IN_MEMORY, LOADER, REFERENCE
 from benchmarks.loader import loaders
 from benchmarks.workloads import WORKLOADS, Workload, data_of
-from flbench.bench.loop import plain_loop
+from flbench.bench.loop import PlainLoop
 from flbench.bench.timing import Spread, trainer_of
 from flbench.data.random_images import RANDOM, random_data
 from flbench.engine.setup import make_network
@@ -77,7 +77,7 @@ def test_variants_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(executors, "trainer_of", make)
     monkeypatch.setattr(executors, "products", lambda _, *key, made=executors.products: made("cpu", *key))
-    monkeypatch.setattr(executors, "plain_loop", lambda experiment, data, _, **how: plain_loop(experiment, data, **how))
+    monkeypatch.setattr(executors, "PlainLoop", lambda experiment, data, _, **how: PlainLoop(experiment, data, **how))
     monkeypatch.setattr(executors, "runs_worth_fusing", lambda *_, **__: 2)
     rounds: list[int | None] = []
     take_turns = executors.take_turns
@@ -204,7 +204,7 @@ def test_loaders_have_the_batches_of_single_images() -> None:
         for images, labels in (next(some) for _ in range(3)):
             assert images.shape == (size, 3, 32, 32) and labels.shape == (size,)
             assert images.dtype == torch.float32 and images.min() >= 0 and images.max() <= 1
-    plain_loop(experiment, data, source=loaders).round()
+    PlainLoop(experiment, data, source=loaders).round()
 
 
 @pytest.mark.cuda
