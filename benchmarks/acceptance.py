@@ -53,51 +53,10 @@ KERNELS = 12
 ROOT = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True)
-class TestRun:
-    """The outcome of the marked tests: how many passed, failed and were skipped, and the names of those that failed."""
+#: What a part found: the outcome of the tests, the times of the ways to compute a round, a profile, or a projection.
+Found = dict[str, Any] | list[dict[str, Any]] | Projection
 
-    __test__ = False  # no test class for pytest
-
-    passed: int
-    failed: int
-    skipped: int
-    failures: Sequence[str]
-
-
-@dataclass(frozen=True)
-class WayTime:
-    """Seconds of a round that is computed in one way."""
-
-    way: str
-    round_s: Spread
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """All calls of one kernel in the profiled round; ``share`` of the time of all kernels."""
-
-    name: str
-    calls: int
-    seconds: float
-    share: float
-
-
-@dataclass(frozen=True)
-class Profile:
-    """One profiled round.
-
-    Attributes:
-        convolutions: the way to convolve that the engine chose; empty on a CPU and without convolutions.
-        wall_s: seconds of the round, profiled. ``busy_s``: sum of all kernels.
-        calls: kernels that ran. ``kernels``: those with the most time.
-    """
-
-    convolutions: str
-    wall_s: float
-    busy_s: float
-    calls: int
-    kernels: Sequence[Kernel]
+Check = tuple[str, Callable[[Note], Found]]
 
 
 @dataclass(frozen=True)
@@ -108,12 +67,7 @@ class Part:
     status: Literal["passed", "failed", "skipped"]
     seconds: float
     problem: str
-    found: TestRun | Sequence[WayTime] | Profile | Projection | None
-
-
-Found = TestRun | Sequence[WayTime] | Profile | Projection
-
-Check = tuple[str, Callable[[Note], Found]]
+    found: Found | None
 
 
 class Skipped(Exception):
@@ -153,8 +107,8 @@ def _outcome(
         return "skipped", str(reason), None
     except Exception as error:
         return "failed", f"{type(error).__name__}: {error}".partition("\n")[0], None
-    if isinstance(found, TestRun) and found.failed:
-        return "failed", f"tests that failed: {found.failed}", found
+    if isinstance(found, dict) and found.get("failed"):
+        return "failed", f"tests that failed: {found['failed']}", found
     return "passed", "", found
 
 
@@ -172,7 +126,7 @@ def _checks(workloads: Sequence[Workload], settings: Settings, root: Path) -> It
                 yield f"{workload.name}, {precision}, {what}", partial(_projected, workload, settings, precision, fuse)
 
 
-def _ways(workload: Workload, settings: Settings, clients: int, note: Note) -> list[WayTime]:
+def _ways(workload: Workload, settings: Settings, clients: int, note: Note) -> list[dict[str, Any]]:
     """Time single kernels, and one graph a round with either way to convolve, in turns."""
 
     def variant(name: str, way: str, *, graph: bool) -> Variant:
@@ -184,11 +138,16 @@ def _ways(workload: Workload, settings: Settings, clients: int, note: Note) -> l
     variants = [variant("single kernels", "grouped", graph=False)]
     variants += [variant(f"one graph, {way} convolutions", way, graph=True) for way in CONVOLUTIONS]
     seconds = take_turns(variants, repeats=settings.repeats, note=note)
-    return [WayTime(name, Spread.of(own)) for name, own in seconds.items()]
+    return [{"way": name, "round_s": Spread.of(own)} for name, own in seconds.items()]
 
 
-def _profile(workload: Workload, settings: Settings, note: Note) -> Profile:
-    """Profile one round in the way that the engine chooses, after three others."""
+def _profile(workload: Workload, settings: Settings, note: Note) -> dict[str, Any]:
+    """Profile one round in the way that the engine chooses, after three others.
+
+    Returns:
+        ``convolutions``, the way to convolve (empty on a CPU and without convolutions); ``wall_s``, seconds of the
+        round; ``busy_s``, the sum of all kernels; ``calls``, kernels that ran; and the ``kernels`` with the most time.
+    """
     trainer = _trainer(workload, settings)
     for number in range(3):
         note("rounds before", number, 3)
@@ -208,14 +167,17 @@ def _profile(workload: Workload, settings: Settings, note: Note) -> Profile:
     busy_s = sum(seconds for _, seconds in spent.values())
     if not busy_s:
         raise RuntimeError("the profiler saw no kernel")
-    kernels = [Kernel(name, calls, seconds, seconds / busy_s) for name, (calls, seconds) in spent.items()]
-    return Profile(
-        convolutions=", ".join(sorted(set(trainer.convolutions.values()))),
-        wall_s=wall_s,
-        busy_s=busy_s,
-        calls=sum(kernel.calls for kernel in kernels),
-        kernels=sorted(kernels, key=lambda kernel: -kernel.seconds)[:KERNELS],
-    )
+    kernels = [
+        {"name": name, "calls": calls, "seconds": seconds, "share": seconds / busy_s}
+        for name, (calls, seconds) in sorted(spent.items(), key=lambda one: -one[1][1])
+    ]
+    return {
+        "convolutions": ", ".join(sorted(set(trainer.convolutions.values()))),
+        "wall_s": wall_s,
+        "busy_s": busy_s,
+        "calls": sum(calls for calls, _ in spent.values()),
+        "kernels": kernels[:KERNELS],
+    }
 
 
 def _projected(workload: Workload, settings: Settings, precision: str, fuse: bool, note: Note) -> Projection:
@@ -235,7 +197,9 @@ def _trainer(workload: Workload, settings: Settings, **fields: Any) -> Federated
     return trainer_of(experiment, settings.data_of(workload), settings.device, executor="stacked")
 
 
-def marked_tests(root: Path, note: Note, *, seconds: float = TEST_SECONDS, processes: int = PROCESSES) -> TestRun:
+def marked_tests(
+    root: Path, note: Note, *, seconds: float = TEST_SECONDS, processes: int = PROCESSES
+) -> dict[str, Any]:
     """Return the outcome of the tests that are marked ``cuda``; after ``seconds`` they are interrupted.
 
     Raises:
@@ -258,7 +222,8 @@ def marked_tests(root: Path, note: Note, *, seconds: float = TEST_SECONDS, proce
     skipped = sum(case.find("skipped") is not None for case in cases)
     if skipped == len(cases):
         raise Skipped(f"all {skipped} tests were skipped")
-    return TestRun(len(cases) - len(failures) - skipped, len(failures), skipped, failures)
+    passed = len(cases) - len(failures) - skipped
+    return {"passed": passed, "failed": len(failures), "skipped": skipped, "failures": failures}
 
 
 def _interrupted_after(seconds: float, command: Sequence[str], folder: Path) -> str:
@@ -282,23 +247,20 @@ def print_part(part: Part) -> None:
     match part.found:
         case None:
             pass
-        case TestRun() as found:
-            print(f"{found.passed} passed, {found.failed} failed, {found.skipped} skipped")
-            print(*(f"  failed: {name}" for name in found.failures), sep="\n")
-        case Profile() as found:
-            chosen = f", {found.convolutions} convolutions" if found.convolutions else ""
-            wall, busy = 1000 * found.wall_s, 1000 * found.busy_s
-            print(f"a round of {wall:.3g} ms{chosen}: {found.calls:,} kernels, busy for {busy:.3g} ms")
-            show(
-                [
-                    {"kernel": one.name[:80], "calls": one.calls, "ms": 1000 * one.seconds, "% of all": 100 * one.share}
-                    for one in found.kernels
-                ]
+        case {"passed": passed, "failed": failed, "skipped": skipped, "failures": failures}:
+            print(
+                "\n".join(
+                    [f"{passed} passed, {failed} failed, {skipped} skipped", *(f"  failed: {n}" for n in failures)]
+                )
             )
+        case {"convolutions": way, "wall_s": wall_s, "busy_s": busy_s, "calls": calls, "kernels": kernels}:
+            chosen = f", {way} convolutions" if way else ""
+            print(f"a round of {1000 * wall_s:.3g} ms{chosen}: {calls:,} kernels, busy for {1000 * busy_s:.3g} ms")
+            show([{**one, "name": one["name"][:80]} for one in kernels])
         case Projection() as found:
             show([row(f"{ROUNDS:,} rounds", part.name.split(", ")[1], found)])
-        case ways:
-            show([{"way": one.way, "ms a round": one.round_s.times(1000)} for one in ways])
+        case [*ways]:
+            show([{"way": one["way"], "ms a round": one["round_s"].times(1000)} for one in ways])
 
 
 def report(arguments: argparse.Namespace, settings: Settings) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -16,7 +16,7 @@ from flbench.choices import Executor
 from flbench.config import Federated, parse_experiment
 from flbench.data.arrays import Data
 from flbench.engine.federated import FederatedTrainer, step_together
-from flbench.engine.setup import executor_for, make_trainer, matmul_precision_restored, runs_worth_fusing
+from flbench.engine.setup import make_trainer, matmul_precision_restored, runs_worth_fusing
 
 #: Seconds that a turn takes at least, if its number of rounds is not given.
 TURN = 0.15
@@ -186,25 +186,17 @@ def compare(
     """
     runs = runs_worth_fusing(experiment, data, device=device, executor="auto")
     with matmul_precision_restored():
-        variants = list(_flbench(experiment, data, device, threads, runs))
-        ours = [variant.name for variant in variants]
+        trainer = trainer_of(experiment, data, device, pool=threads)
+        ours = [alone(FLBENCH, trainer)]
+        if runs > 1:
+            stack = [trainer_of(one, data, device) for one in seeds_of(experiment, runs)]
+            ours.append(together(f"{FLBENCH}, {runs} runs together", stack))
         loops = {
             PLAIN: PlainLoop(experiment, data, device),
             CHANNELS_LAST: PlainLoop(experiment, data, device, fused=True, memory_format=torch.channels_last),
         }
-        variants += [Variant(name, loop.round, torch_threads=threads) for name, loop in loops.items()]
-        seconds = take_turns(variants, repeats=repeats, note=note, clock=clock)
+        plain = [Variant(name, loop.round, torch_threads=threads) for name, loop in loops.items()]
+        seconds = take_turns([*ours, *plain], repeats=repeats, note=note, clock=clock)
     best = list(map(min, seconds[PLAIN], seconds[CHANNELS_LAST]))
-    return Comparison(
-        executor=executor_for(experiment, data, device=device, wanted="auto"),
-        runs=runs,
-        seconds=seconds,
-        speed={name: Spread.of_ratios(best, seconds[name]) for name in ours},
-    )
-
-
-def _flbench(experiment: Federated, data: Data, device: str, threads: int, runs: int) -> Iterator[Variant]:
-    yield alone(FLBENCH, trainer_of(experiment, data, device, pool=threads))
-    if runs > 1:
-        stack = [trainer_of(one, data, device, executor="stacked") for one in seeds_of(experiment, runs)]
-        yield together(f"{FLBENCH}, {runs} runs together", stack)
+    speed = {one.name: Spread.of_ratios(best, seconds[one.name]) for one in ours}
+    return Comparison(trainer.executor.name, runs, seconds, speed)
