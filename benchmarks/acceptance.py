@@ -272,7 +272,7 @@ def report(arguments: argparse.Namespace, settings: Settings) -> int:
         parts = accept(arguments.workloads, settings, note=note)
     failed = [part.name for part in parts if part.status == "failed"]
     if arguments.json:
-        print_json({"machine": facts, "settings": settings, "acceptance": parts})
+        print_json({"machine": facts, "settings": settings.to_json(), "acceptance": parts})
         return int(bool(failed))
     for part in parts:
         print_part(part)

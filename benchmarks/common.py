@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import wraps
@@ -70,6 +70,10 @@ class Settings:
     def experiment(self, workload: Workload, **changes: Any) -> Federated:
         """Return a workload's experiment."""
         return workload.experiment(self.device, **{"norm": self.norm, "precision": self.precision, **changes})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings without the folder, which is this machine's."""
+        return {name: value for name, value in asdict(self).items() if name != "data"}
 
     def data_of(self, workload: Workload) -> Data:
         """Return a workload's data."""
@@ -159,7 +163,7 @@ def reported(kind: str, settings: Settings, *, as_json: bool) -> Iterator[Callab
     with ending_in_messages():
         yield report
     if as_json:
-        print_json({"machine": {**facts, "load_after": load()}, "settings": settings, kind: found})
+        print_json({"machine": {**facts, "load_after": load()}, "settings": settings.to_json(), kind: found})
 
 
 @contextmanager
@@ -174,11 +178,7 @@ def ending_in_messages() -> Iterator[None]:
 
 def print_json(report: Any) -> None:
     """Print a report as JSON; a dataclass is an object."""
-    print(
-        json.dumps(
-            {"schema": 2, **report}, indent=1, default=lambda one: str(one) if isinstance(one, Path) else asdict(one)
-        )
-    )
+    print(json.dumps({"schema": 2, **report}, indent=1, default=asdict))
 
 
 def show(rows: Sequence[Row]) -> None:
@@ -238,9 +238,3 @@ def measure_parts(
     print(f"n = {arguments.repeats} turns of {turn}; medians, min to max")
     for workload in arguments.workloads:
         measure(workload, arguments)
-
-
-def median_and_range(values: Iterable[float], digits: int) -> str:
-    """Return ``1.50 (1.20 to 1.90)``."""
-    spread = Spread.of(list(values))
-    return f"{spread.median:.{digits}f} ({spread.min:.{digits}f} to {spread.max:.{digits}f})"

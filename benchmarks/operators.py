@@ -9,7 +9,6 @@ the share of each operator in their time (median, min to max).
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -18,11 +17,13 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.common import measure_parts, median_and_range, options
+from benchmarks.common import measure_parts, options, show
 from benchmarks.workloads import Workload, data_of
 from flbench.bench.loop import PlainLoop
+from flbench.bench.timing import Spread
+from flbench.cli.numbers import spread_text
 
-#: Operators with a smaller share are summed.
+#: Operators with a smaller share are left out.
 FEWEST_PERCENT = 2.0
 
 
@@ -59,14 +60,13 @@ def measure(workload: Workload, arguments: argparse.Namespace) -> None:
             milliseconds.append(spent)
             for name, time_of in own.items():
                 shares[name].append(100 * time_of / sum(own.values()))
-    print(f"\n{workload.what}: {median_and_range(milliseconds, 2)} ms a step")
-    for name, found in sorted(shares.items(), key=lambda one: -statistics.median(one[1])):
-        if statistics.median(found) >= FEWEST_PERCENT:
-            print(f"  {name:36} {median_and_range(found, 2)} %")
+    print(f"\n{workload.what}: {spread_text(Spread.of(milliseconds))} ms a step")
+    found = sorted(((name, Spread.of(own)) for name, own in shares.items()), key=lambda one: -one[1].median)
+    show([{"operator": name, "% of the time": share} for name, share in found if share.median >= FEWEST_PERCENT])
 
 
 def main() -> None:
-    parser = options(__doc__, "lenet", repeats=7)
+    parser = options(__doc__ or "", "lenet", repeats=7)
     parser.add_argument("--steps", type=int, default=50)
     arguments = parser.parse_args()
     measure_parts(measure, arguments, f"{arguments.steps} steps")

@@ -19,9 +19,9 @@ from unittest import mock
 
 import torch
 
-from benchmarks.common import Parts, measure_parts, median_and_range, options, timed
+from benchmarks.common import Parts, measure_parts, options, show, timed
 from benchmarks.workloads import Workload, data_of
-from flbench.bench.timing import trainer_of
+from flbench.bench.timing import Spread, trainer_of
 from flbench.engine import executors, federated, gradients, local
 from flbench.engine.dense_stack import DenseStack
 from flbench.engine.device_data import DeviceData
@@ -106,14 +106,16 @@ def measure(workload: Workload, arguments: argparse.Namespace) -> None:
                 for part, spent in own.items():
                     rows[name][part].append(spent / arguments.runs)
     print(f"\n{workload.what}, norm {arguments.norm}, {arguments.method}, runs together: {arguments.runs}")
-    print(f"{'ms a round and run':20}" + "".join(f"{name:>26}" for name in ways))
-    for part in [*PARTS, "whole round", "products"]:
-        cells = [median_and_range(own.get(part, [0.0]), 3) for own in rows.values()]
-        print(f"{part:20}" + "".join(f"{cell:>26}" for cell in cells))
+    show(
+        [
+            {"ms a round and run": part, **{name: Spread.of(own.get(part, [0.0])) for name, own in rows.items()}}
+            for part in [*PARTS, "whole round", "products"]
+        ]
+    )
 
 
 def main() -> None:
-    parser = options(__doc__, "digits", repeats=15)
+    parser = options(__doc__ or "", "digits", repeats=15)
     parser.add_argument("--norm", default="none")
     parser.add_argument("--method", default="fedavg")
     parser.add_argument("--runs", type=int, default=1, help="runs that are trained together")

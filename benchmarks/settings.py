@@ -9,25 +9,21 @@ setting is what ``flbench run`` and ``flbench bench`` take on the command line; 
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-import torch
-
-from benchmarks.processes import machine_line
+from benchmarks.common import ending_in_messages, parser_of, print_json
+from benchmarks.workloads import data_of
 from flbench.bench.timing import Comparison, Spread, compare
+from flbench.cli.bench import header, load, machine
 from flbench.cli.numbers import handy, spread_text
 from flbench.config import Federated
-from flbench.data.datasets import Dataset
-from flbench.data.random_images import load_or_random
+from flbench.errors import UserError
 from flbench.messages import unknown
 from flbench.sweeps import experiment_from
 
@@ -89,47 +85,41 @@ def experiment_of(setting: str) -> Federated:
     return cast(Federated, experiment_from([*iid, *fields]))
 
 
-def chosen(patterns: Sequence[str]) -> Iterator[str]:
-    """Yield the names that match any pattern, in their order; exit with code 2 if a pattern matches none."""
+def chosen(patterns: Sequence[str]) -> list[str]:
+    """Return the names that match any pattern, in their order; raises UserError if a pattern matches none."""
     for pattern in patterns:
         if not any(fnmatch(name, pattern) for name in SETTINGS):
-            print(unknown("setting", pattern, SETTINGS), file=sys.stderr)
-            raise SystemExit(2)
-    yield from (name for name in SETTINGS if any(fnmatch(name, pattern) for pattern in patterns))
-
-
-def measured(name: str, data_root: Path | None, repeats: int) -> Comparison:
-    """Return the comparison of a setting."""
-    experiment = experiment_of(SETTINGS[name])
-    data = load_or_random(cast(Dataset, experiment.dataset), data_root)
-    clock, note = time.process_time, lambda *_: None
-    return compare(experiment, data, device="cpu", threads=1, repeats=repeats, note=note, clock=clock)
+            raise UserError(unknown("setting", pattern, SETTINGS))
+    return [name for name in SETTINGS if any(fnmatch(name, pattern) for pattern in patterns)]
 
 
 def line(name: str, done: Comparison) -> str:
     """Return a comparison in one line: milliseconds a round and run, and flbench's speed."""
     ms = [f"{way} {handy(1000 * Spread.of(own).median)}" for way, own in done.seconds.items()]
     speed = [f"{way} x {spread_text(spread)}" for way, spread in done.speed.items()]
-    return f"{name} ({done.executor}), ms: {', '.join(ms)}; {', '.join(speed)}; load {os.getloadavg()[0]:.1f}"
+    return f"{name} ({done.executor}), ms: {', '.join(ms)}; {', '.join(speed)}; load {load()}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__ or "")
     parser.add_argument("names", nargs="*", default=["*"], help="settings, or patterns like 'cifar-*'; default: all")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5, help="counted turns")
     parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, and lines on the other")
     arguments = parser.parse_args()
-    names, text = list(chosen(arguments.names)), sys.stderr if arguments.json else sys.stdout
-    torch.set_num_threads(1)
-    where, found = machine_line("flbench", "torch"), {}
-    print(where, f"n = {arguments.repeats} turns, CPU time, medians (min to max)", sep="\n", file=text)
-    for name in names:
-        found[name] = measured(name, arguments.data, arguments.repeats)
-        print(line(name, found[name]), file=text, flush=True)
+    text, found = sys.stderr if arguments.json else sys.stdout, {}
+    options: dict[str, Any] = {"note": lambda *_: None, "clock": time.process_time}
+    with ending_in_messages():
+        names, facts = chosen(arguments.names), machine("cpu")
+        print(*header(facts), f"n = {arguments.repeats} turns, CPU time, medians (min to max)", sep="\n", file=text)
+        for name in names:
+            experiment = experiment_of(SETTINGS[name])
+            data = data_of(experiment, arguments.data)
+            done = compare(experiment, data, device="cpu", threads=1, repeats=arguments.repeats, **options)
+            print(line(name, done), data.fingerprint, sep="; data ", file=text, flush=True)
+            found[name] = {"fields": SETTINGS[name], "data": data.fingerprint, "load": load(), **asdict(done)}
     if arguments.json:
-        settings = {name: {"fields": SETTINGS[name], **asdict(done)} for name, done in found.items()}
-        print(json.dumps({"machine": where, "repeats": arguments.repeats, "settings": settings}, indent=1))
+        print_json({"machine": facts, "repeats": arguments.repeats, "settings": found})
 
 
 if __name__ == "__main__":
