@@ -92,8 +92,8 @@ def products(device: str, precision: str, cores: int) -> list[Product]:
 def measure(workload: Workload, settings: Settings, note: Note) -> list[Row]:
     """Return a row for each variant and each peak, all timed in the same turns; rates without a spread are medians."""
     experiment, data = settings.experiment(workload), settings.data_of(workload)
-    height, width, channels = data.train.images.shape[1:]
-    flops = sample_flops(make_network(experiment, data, "cpu"), (height, width, channels), backward=True)
+    channels, height, width = data.train.images.shape[1:]
+    flops = sample_flops(make_network(experiment, data, "cpu"), (channels, height, width), backward=True)
     with matmul_precision_restored():
         variants = list(_variants(experiment, data, settings, settings.turn(workload)))
         keys = sorted({(one.precision, one.cores) for one in variants})
