@@ -1,4 +1,4 @@
-"""What the scripts share: options, settings, clocks, and how they print what they measured."""
+"""What the scripts share: workloads, options, and how they print what they measured."""
 
 from __future__ import annotations
 
@@ -9,28 +9,36 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, Self, cast, get_args
+from typing import Any, cast
 from unittest import mock
 
-import torch
-
-from benchmarks.processes import machine_line
-from benchmarks.workloads import WORKLOADS, Workload, data_of
-from flbench.bench.timing import Note, Spread
-from flbench.choices import Device, Precision, UsedDevice
-from flbench.cli.bench import header, load, machine, progress
+from flbench.bench.timing import Note, Spread, Variant, take_turns, trainer_of
+from flbench.choices import Executor, UsedDevice
+from flbench.cli.bench import described, header, load, machine, progress
 from flbench.cli.numbers import handy, spread_text
 from flbench.cli.screen import plain_table, wide_console
-from flbench.config import Federated
+from flbench.config import Federated, parse_experiment
 from flbench.data.arrays import Data
-from flbench.engine.setup import executor_for
+from flbench.data.datasets import Dataset
+from flbench.data.random_images import load_or_random
+from flbench.engine.federated import FederatedTrainer
+from flbench.engine.setup import matmul_precision_restored
 from flbench.errors import UserError
-from flbench.launch.resources import usable_cores
 from flbench.launchers import used_device
 from flbench.messages import unknown
+from flbench.sweeps import experiment_from
+
+#: What scripts measure by name. On a CPU a round of ResNet-18 takes minutes: add ``clients=4 E=1``.
+WORKLOADS = {
+    "digits": "model=mlp model.widths=[128]",
+    "mlp": "model=mlp",
+    "lenet": "dataset=fashion_mnist model=lenet bias=true batch_size=64 momentum=0.9 weight_decay=1e-5",
+    "cifar10": "dataset=cifar10 model=cnn",
+    "resnet18": "dataset=cifar10 model=resnet18",
+}
 
 #: A row of a table: a number has about three digits, a spread also its minimum and maximum.
 Row = Mapping[str, Any]
@@ -40,48 +48,46 @@ Parts = Mapping[str, Sequence[tuple[Any, str]]]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How a script measures the engine.
+class Case:
+    """An experiment, and how it is measured.
 
     Attributes:
-        rounds: rounds in a turn; None: the workload's own number.
-        repeats: turns of each variant.
         threads: threads of the loop executor, and of torch in the plain loops.
-        fuse: runs that are trained together; None: as many as fill one stack.
-        norm: normalization of the network.
-        data: folder of the data sets; None: the default one.
+        repeats: turns of each variant.
+        note: called before every turn.
     """
 
-    rounds: int | None = None
-    repeats: int = 5
+    name: str
+    experiment: Federated
+    data: Data
     device: UsedDevice = "cpu"
-    precision: Precision = "fp32"
     threads: int = 1
-    fuse: int | None = None
-    norm: str = "none"
-    data: Path | None = None
+    repeats: int = 5
+    note: Note = lambda *_: None
 
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Self:
-        """Return the settings on a command line, which may have some of them only."""
-        given = vars(arguments)
-        return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
+    def changed(self, **fields: Any) -> Case:
+        """Return the case with other fields of the experiment."""
+        experiment = parse_experiment({**self.experiment.to_json(), **fields})
+        return replace(self, experiment=cast(Federated, experiment))
 
-    def experiment(self, workload: Workload, **changes: Any) -> Federated:
-        """Return a workload's experiment."""
-        return workload.experiment(self.device, **{"norm": self.norm, "precision": self.precision, **changes})
+    def trainer(self, executor: Executor = "auto") -> FederatedTrainer:
+        """Return the engine's trainer."""
+        return trainer_of(self.experiment, self.data, self.device, executor=executor, pool=self.threads)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the settings without the folder, which is this machine's."""
-        return {name: value for name, value in asdict(self).items() if name != "data"}
+    def turns(self, variants: Sequence[Variant]) -> dict[str, list[float]]:
+        """Return the seconds a round and run of each variant, a number a turn."""
+        return take_turns(variants, repeats=self.repeats, note=self.note)
 
-    def data_of(self, workload: Workload) -> Data:
-        """Return a workload's data."""
-        return data_of(workload.experiment(self.device), self.data)
 
-    def turn(self, workload: Workload) -> int:
-        """Return the rounds in a turn."""
-        return self.rounds or workload.turn(self.device)
+def experiment_of(setting: str) -> Federated:
+    """Return the experiment of a setting, fields as ``flbench run`` takes them; the partition is iid if it has none."""
+    iid = [] if "partition=" in setting else ["partition=iid"]  # the cost is the same
+    return cast(Federated, experiment_from([*iid, *setting.split()]))
+
+
+def data_of(experiment: Federated, root: Path | None) -> Data:
+    """Return an experiment's data set, or random images if its files are missing."""
+    return load_or_random(cast(Dataset, experiment.dataset), root)
 
 
 def parser_of(about: str) -> argparse.ArgumentParser:
@@ -89,81 +95,57 @@ def parser_of(about: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
-def options(about: str, *workloads: str, repeats: int = 5) -> argparse.ArgumentParser:
-    """Return a parser of the options of all scripts that measure workloads; the arguments are defaults."""
+def options(about: str, *default: str) -> argparse.ArgumentParser:
+    """Return a parser of the options of scripts that measure workloads, with names of those measured by default."""
     parser = parser_of(about)
-    default = [WORKLOADS[name] for name in workloads]
-    parser.add_argument("workloads", nargs="*", type=_workload, default=default, help=f"of {', '.join(WORKLOADS)}")
-    parser.add_argument("--repeats", type=int, default=repeats, help="counted turns")
+    what = f"workloads ({', '.join(WORKLOADS)}; default: {', '.join(default)}), and fields of all of them: norm=ln"
+    parser.set_defaults(default=default)
+    parser.add_argument("given", nargs="*", metavar="NAME|FIELD=VALUE", help=what)
+    parser.add_argument("--repeats", type=int, default=5, help="counted turns")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--threads", type=int, default=1, help="of the loop executor and plain loops")
     parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
-    return parser
-
-
-def engine_options(about: str, *workloads: str) -> argparse.ArgumentParser:
-    """Return a parser of the options of scripts that measure the engine on a CPU or a GPU."""
-    parser = options(about, *workloads)
-    parser.add_argument("--rounds", type=int, help="rounds in a turn; default: the workload's own number")
-    parser.add_argument("--device", type=_device, default="auto", metavar="auto|cpu|cuda")
-    parser.add_argument("--precision", choices=get_args(Precision), default="fp32")
-    parser.add_argument("--threads", type=int, default=usable_cores(), help="of the loop executor and plain loops")
-    parser.add_argument("--fuse", type=int, help="runs trained together; default: as many as fill a stack")
-    parser.add_argument("--norm", default="none", help="normalization of the networks, as in sweeps")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     return parser
 
 
-def _workload(name: str) -> Workload:
-    if name not in WORKLOADS:
-        raise argparse.ArgumentTypeError(unknown("workload", name, WORKLOADS))
-    return WORKLOADS[name]
+def cases(arguments: argparse.Namespace) -> Iterator[Case]:
+    """Yield the chosen workloads with the given fields; raises UserError at an unknown name or field."""
+    given, device = arguments.given, used_device(arguments.device)
+    names, fields = [one for one in given if "=" not in one], [one for one in given if "=" in one]
+    for name in names:
+        if name not in WORKLOADS:
+            raise UserError(unknown("workload", name, WORKLOADS))
+    experiments = {name: experiment_of(" ".join([WORKLOADS[name], *fields])) for name in names or arguments.default}
+    for name, experiment in experiments.items():
+        data = data_of(experiment, arguments.data)
+        yield Case(name, experiment, data, device, arguments.threads, arguments.repeats)
 
 
-def _device(name: str) -> UsedDevice:
-    if name not in ("auto", "cpu", "cuda"):
-        raise argparse.ArgumentTypeError(unknown("device", name, ("auto", "cpu", "cuda")))
-    try:
-        return used_device(cast(Device, name))
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def measure_workloads(
-    kind: str, measure: Callable[[Workload, Settings, Note], Sequence[Row]], arguments: argparse.Namespace
-) -> None:
-    """Measure each workload, and print its table, or all as JSON with the machine and the settings."""
-    settings = Settings.of(arguments)
-    with reported(kind, settings, as_json=arguments.json) as report:
-        for workload in arguments.workloads:
-            experiment, data = settings.experiment(workload), settings.data_of(workload)
-            auto = executor_for(experiment, data, device=settings.device, wanted="auto")
-            with progress() as note:
-                rows = measure(workload, settings, _naming(workload, note))
-            sizes = f"{experiment.clients} clients, E={experiment.local_steps}, batch {experiment.batch_size}"
-            title = f"{workload.what}, norm {settings.norm}: {sizes}; data {data.fingerprint}; executor auto: {auto}"
-            report(title, {"workload": workload.name, "data": data.fingerprint, "executor": auto, "rows": rows})
-
-
-def _naming(workload: Workload, note: Note) -> Note:
-    return lambda what, done, total: note(f"{workload.name}: {what}", done, total)
+def measure_each(kind: str, measure: Callable[[Case], Sequence[Row]], arguments: argparse.Namespace) -> None:
+    """Measure each case, and print its table, or all as JSON with the machine and the options."""
+    with reported(kind, arguments) as found:
+        for case in cases(arguments):
+            with progress() as note, matmul_precision_restored():
+                rows = measure(replace(case, note=note))
+            found.append({"name": case.name, "data": case.data.fingerprint, "rows": rows})
+            if not arguments.json:
+                print(f"\n{case.name}: {described(case.experiment)}; data: {case.data.fingerprint}")
+                show(rows)
 
 
 @contextmanager
-def reported(kind: str, settings: Settings, *, as_json: bool) -> Iterator[Callable[[str, Any], None]]:
-    """Print the machine and then what is reported with a title; or all of it as JSON at the end."""
-    facts, found = machine(settings.device), []
-    for line in header(facts):
-        print(line, file=sys.stderr if as_json else sys.stdout)
-
-    def report(title: str, result: Any) -> None:
-        found.append(result)
-        if not as_json:
-            print(f"\n{title}; n = {settings.repeats} turns, medians (min to max)")
-            show(result["rows"])
-
+def reported(kind: str, arguments: argparse.Namespace) -> Iterator[list[Any]]:
+    """Print the machine, or with ``--json`` at the end all that was found; an error of the user is one message."""
+    found: list[Any] = []
     with ending_in_messages():
-        yield report
-    if as_json:
-        print_json({"machine": {**facts, "load_after": load()}, "settings": settings.to_json(), kind: found})
+        facts = machine(used_device(arguments.device))
+        text = sys.stderr if arguments.json else sys.stdout
+        print(*header(facts), f"n = {arguments.repeats} turns, medians (min to max)", sep="\n", file=text)
+        yield found
+    if arguments.json:
+        known = {name: value for name, value in vars(arguments).items() if name not in ("data", "json", "default")}
+        print_json({"machine": {**facts, "load_after": load()}, "options": known, kind: found})
 
 
 @contextmanager
@@ -187,8 +169,7 @@ def show(rows: Sequence[Row]) -> None:
     table = plain_table(left, [name for name in rows[0] if name not in left])
     for row in rows:
         table.add_row(*(_text(row.get(str(column.header))) for column in table.columns))
-    console = wide_console()
-    console.print(table)
+    wide_console().print(table)
 
 
 def _text(cell: Any) -> str:
@@ -227,14 +208,3 @@ def timed(parts: Parts, seconds: defaultdict[str, float]) -> Iterator[None]:
             for owner, name in functions:
                 patches.enter_context(mock.patch.object(owner, name, timing(part, getattr(owner, name))))
         yield
-
-
-def measure_parts(
-    measure: Callable[[Workload, argparse.Namespace], None], arguments: argparse.Namespace, turn: str
-) -> None:
-    """Measure each workload on one torch thread, below the machine and what ``n`` counts (``turn``: "20 rounds")."""
-    torch.set_num_threads(1)
-    print(machine_line("torch"))
-    print(f"n = {arguments.repeats} turns of {turn}; medians, min to max")
-    for workload in arguments.workloads:
-        measure(workload, arguments)

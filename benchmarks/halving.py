@@ -13,12 +13,12 @@ full choice; ``no worse``: its test accuracy is not below that of the full choic
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
 
+from benchmarks.common import parser_of
 from flbench.config import Experiment
 from flbench.halving import Ended, Halving, Race
 from flbench.report.cells import summarize
@@ -83,7 +83,7 @@ def line(found: list[Replay]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__ or "")
     parser.add_argument("sweep", type=Path)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--store", type=Path, required=True)

@@ -9,61 +9,50 @@ order, so only a method's state per client (SCAFFOLD: a copy of the weights) gro
 
 from __future__ import annotations
 
-import argparse
 import os
-import resource
-import subprocess
 import sys
 import time
-from typing import cast
 
-from benchmarks.processes import machine_line
+import torch
+
+from benchmarks.common import experiment_of, parser_of
+from benchmarks.processes import cost_of, machine_line
+from flbench.data.random_images import random_data
+from flbench.engine.setup import make_trainer
 
 LIMIT_GB = 24.0
 
 
 def train(method: str, model: str, clients: int, threads: int) -> None:
-    """Train one round; print the process's peak in GB and the seconds of the round."""
-    import torch
-
-    from flbench.config import Federated, parse_experiment
-    from flbench.data.random_images import random_data
-    from flbench.engine.setup import make_trainer
-
+    """Train one round; print its seconds and the executor."""
     torch.set_num_threads(1)
     data = random_data((3, 32, 32), 10, train=64 * clients)
-    fields = {"dataset": "cifar10", "model": model, "method": method, "partition": "iid", "clients": clients, "E": 1}
-    trainer, numerics = make_trainer(
-        cast(Federated, parse_experiment(fields)), data, device="cpu", executor="auto", pool=threads
-    )
+    experiment = experiment_of(f"dataset=cifar10 model={model} method={method} clients={clients} E=1")
+    trainer, numerics = make_trainer(experiment, data, device="cpu", executor="auto", pool=threads)
     start = time.perf_counter()
     trainer.step()
-    seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    print(f"{peak / 1e9:.2f} {seconds:.0f} {numerics.executor}")
+    print(f"a round of {time.perf_counter() - start:.0f} s, {numerics.executor}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__ or "")
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--methods", default="fedavg,scaffold", help="comma-separated names")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--here", action="store_true", help="train in this process; used by the script itself")
-    arguments = parser.parse_args()
-    if arguments.here:
-        return train(arguments.methods, arguments.model, arguments.clients, arguments.threads)
-    fits = True
-    for method in arguments.methods.split(","):
-        size = [f"--clients={arguments.clients}", f"--model={arguments.model}", f"--threads={arguments.threads}"]
-        command = [sys.executable, "-m", "benchmarks.memory", "--here", f"--methods={method}", *size]
-        answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        peak, seconds, executor = answer.split()
-        fits &= float(peak) < LIMIT_GB
-        what = f"{method}, {arguments.clients} clients x {arguments.model}, {executor}, {arguments.threads} threads"
-        print(f"{what}: peak {peak} GB, a round {seconds} s (limit {LIMIT_GB:.0f} GB)")
+    given = parser.parse_args()
+    if given.here:
+        return train(given.methods, given.model, given.clients, given.threads)
+    peaks = []
+    for method in given.methods.split(","):
+        size = [f"--clients={given.clients}", f"--model={given.model}", f"--threads={given.threads}"]
+        cost = cost_of([sys.executable, "-m", "benchmarks.memory", "--here", f"--methods={method}", *size])
+        peaks.append(cost.memory * 2**20 / 1e9)
+        what = f"{method}, {given.clients} clients x {given.model}, {given.threads} threads"
+        print(f"{what}: peak {peaks[-1]:.2f} GB (limit {LIMIT_GB:.0f} GB), {cost.out.strip()}")
     print(machine_line("torch"))
-    sys.exit(not fits)
+    sys.exit(max(peaks) >= LIMIT_GB)
 
 
 if __name__ == "__main__":

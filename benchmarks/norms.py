@@ -1,10 +1,10 @@
 """Measure the CPU time of a client's local step with each normalization, relative to none.
 
-    python -m benchmarks.norms [--model cnn] [--rounds 15] [--norms ln,gn]
+    python -m benchmarks.norms [--model cnn] [--repeats 15] [--norms ln,gn]
 
 Loop executor, one thread, batches of 32 random images of 32x32 pixels with flip and crop, float32; a round is one
-client with E = 5 steps. All norms take turns within each round, and ratios are taken within a round, so that other load
-slows all of them equally. CPU time is measured instead of wall time, so waiting on a busy machine does not count.
+client with E = 5 steps. All norms take turns, and ratios are taken within a turn, so that other load slows all of them
+equally. CPU time is measured instead of wall time, so waiting on a busy machine does not count.
 
 The last columns show how much of the added time is memory traffic. Normalizing reads its input twice and writes once;
 its backward pass reads input and gradient twice and writes once. A ReLU reads and writes once; its backward pass reads
@@ -15,21 +15,17 @@ turns.
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import time
 from collections.abc import Callable
-from typing import cast
 
 import torch
 
+from benchmarks.common import ending_in_messages, experiment_of, parser_of, show
 from benchmarks.processes import machine_line
-from flbench.bench.timing import Spread, trainer_of
-from flbench.config import Federated, parse_experiment
+from flbench.bench.timing import Spread, Variant, alone, take_turns, trainer_of
 from flbench.data.arrays import Data
 from flbench.data.random_images import random_data
 from flbench.engine.setup import make_network
-from flbench.engine.trainer import Trainer
 from flbench.models import norm_layers
 from flbench.models.layers import Relu
 from flbench.registry import MODELS, NORMS
@@ -41,16 +37,9 @@ BATCH = 32
 NORM_PASSES, RELU_PASSES = 8, 5
 
 
-def cpu_seconds(call: Callable[[], object]) -> float:
-    start = time.process_time()
-    call()
-    return time.process_time() - start
-
-
-def traffic(model: str, norm: str, data: Data) -> tuple[int, int]:
+def traffic(setting: str, data: Data) -> tuple[int, int]:
     """Return the bytes that the norms and ReLUs of one local step move, and the size of their largest input."""
-    experiment = cast(Federated, parse_experiment({"dataset": "cifar10", "model": model, "norm": norm}))
-    network = make_network(experiment, data, "cpu")
+    network = make_network(experiment_of(setting), data, "cpu")
     moved: list[int] = []
     sizes: list[int] = []
 
@@ -67,49 +56,58 @@ def traffic(model: str, norm: str, data: Data) -> tuple[int, int]:
     return sum(moved), max(sizes)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="cnn")
-    parser.add_argument("--rounds", type=int, default=15, help="counted rounds, after two warm-up rounds")
-    parser.add_argument("--norms", default="", help="comma-separated names; default: all")
-    arguments = parser.parse_args()
-    sites = tuple(MODELS.parse(arguments.model).sites((3, 32, 32)))
+def fitting(model: str) -> list[str]:
+    """Return the norms that a model can have and the loop can train."""
+    sites = tuple(MODELS.parse(model).sites((3, 32, 32)))
     norms = [NORMS.parse(name) for name in NORMS.classes]
     # With a norm in lock step all clients are one stack, and this is the loop.
-    fitting = [norm.name for norm in norms if not norm.problem(sites) and not norm.lock_step]
-    names = arguments.norms.split(",") if arguments.norms else fitting
-    torch.set_num_threads(1)
+    return [norm.name for norm in norms if not norm.problem(sites) and not norm.lock_step]
+
+
+def copying(size: int) -> Callable[[], object]:
+    """Return a copy of so many bytes, as often as a round has steps."""
+    source, target = torch.rand(2, size // 4)
+    return lambda: [target.copy_(source) for _ in range(STEPS)]
+
+
+def measure(model: str, names: list[str], repeats: int) -> None:
+    """Print the table of a model."""
     data = random_data((3, 32, 32), 10, train=1000)
-    trainers: dict[str, Trainer] = {}
-    for name in ["none", *names]:
-        experiment = parse_experiment(
-            {"dataset": "cifar10", "model": arguments.model, "norm": name, "partition": "iid", "clients": 1, "E": STEPS}
-        )
-        trainers[name] = trainer_of(cast(Federated, experiment), data, "cpu", executor="loop")
-    moved = {name: traffic(arguments.model, name, data) for name in trainers}
+    settings = {name: f"dataset=cifar10 model={model} norm={name} clients=1 E={STEPS}" for name in ["none", *names]}
+    moved = {name: traffic(setting, data) for name, setting in settings.items()}
     largest = max(size for _, size in moved.values())
-    source, target = torch.rand(2, largest // 4)
-    copies: list[float] = []
-    seconds: dict[str, list[float]] = {name: [] for name in trainers}
-    for number in range(arguments.rounds + 2):
-        for name, trainer in trainers.items():
-            once = cpu_seconds(trainer.step) / STEPS
-            if number >= 2:
-                seconds[name].append(once)
-        copies.append(cpu_seconds(lambda: [target.copy_(source) for _ in range(STEPS)]) / STEPS)
-    rate = 2 * largest / statistics.median(copies)  # a copy reads and writes
+    variants = [
+        alone(name, trainer_of(experiment_of(setting), data, "cpu", executor="loop"), rounds=1)
+        for name, setting in settings.items()
+    ]
+    copy = Variant("a copy", copying(largest), rounds=1)
+    seconds = take_turns([*variants, copy], repeats=repeats, clock=time.process_time)
+    copied = Spread.of(seconds.pop("a copy"))
+    rate = 2 * largest * STEPS / copied.median  # a copy reads and writes
+    ms = {name: 1000 / STEPS * Spread.of(own).median for name, own in seconds.items()}
     print(machine_line("torch"))
-    print(f"{arguments.model}, batch 32, loop executor, one thread, n = {arguments.rounds} rounds of {STEPS} steps")
+    print(f"{model}, batch {BATCH}, loop executor, one thread, n = {repeats} turns of {STEPS} steps")
     print(f"a copy of {largest / 1e6:.1f} MB moves {rate / 1e9:.1f} GB/s")
-    print(f"{'norm':16} {'ms a step':>9}  {'relative to none (min to max)':30} {'added ms':>8}  of which traffic")
-    for name, spent in seconds.items():
-        ratio = Spread.of_ratios(spent, seconds["none"])
-        added = statistics.median(spent) - statistics.median(seconds["none"])
-        explained = (moved[name][0] - moved["none"][0]) / rate
-        shown = f"{ratio.median:.2f} ({ratio.min:.2f} to {ratio.max:.2f})"
-        line = f"{name:16} {1000 * statistics.median(spent):9.1f}  {shown:30}"
-        print(line + (f" {1000 * added:8.1f}  {1000 * explained:.1f} ms" if name != "none" else ""))
+    show(
+        [
+            {
+                "norm": name,
+                "ms a step": ms[name],
+                "relative to none": Spread.of_ratios(own, seconds["none"]),
+                "added ms": ms[name] - ms["none"],
+                "of which traffic": 1000 * (moved[name][0] - moved["none"][0]) / rate,
+            }
+            for name, own in seconds.items()
+        ]
+    )
 
 
 if __name__ == "__main__":
-    main()
+    parser = parser_of(__doc__ or "")
+    parser.add_argument("--model", default="cnn")
+    parser.add_argument("--repeats", type=int, default=15, help="counted rounds, after a warm-up")
+    parser.add_argument("--norms", help="comma-separated names; default: all")
+    arguments = parser.parse_args()
+    with ending_in_messages():
+        names = arguments.norms.split(",") if arguments.norms else fitting(arguments.model)
+        measure(arguments.model, names, arguments.repeats)

@@ -10,7 +10,6 @@ counted.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -21,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common import Parts, timed
+from benchmarks.common import Parts, parser_of, timed
 from benchmarks.processes import machine_line
 from flbench import execution, metrics
 from flbench.config import Experiment, parse_experiment
@@ -73,7 +72,7 @@ def show(what: str, experiments: Sequence[Experiment], options: Options, repeats
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__ or "")
     parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
     parser.add_argument("--rounds", type=int, default=200, help="rounds of a run on digits")
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,35 +1,55 @@
-"""Time whole flbench processes."""
+"""Time whole processes: their seconds, those of the processors, and the memory of the largest."""
 
 from __future__ import annotations
 
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 
 
-def seconds_of(arguments: list[str], repeats: int, *, warm_ups: int = 1) -> list[tuple[float, float]]:
-    """Return wall and CPU seconds of ``flbench ARGUMENTS``, one pair per repeat, after runs that warm the caches.
+@dataclass(frozen=True)
+class Cost:
+    """What a process and its children took: seconds, seconds of CPU, MiB of the largest; and what it printed."""
+
+    wall: float
+    cpu: float
+    memory: float
+    out: str
+
+    def __str__(self) -> str:
+        return f"{self.wall:.1f} s wall, {self.cpu:.1f} s CPU, {self.memory:.0f} MiB"
+
+
+def cost_of(command: Sequence[object]) -> Cost:
+    """Return the cost of a command; exit if it fails.
 
     Compiled bytecode is cached as in an ordinary installation, even if PYTHONDONTWRITEBYTECODE is set: compiling typer
     and rich takes longer than the rest of a small command.
     """
-    command = [sys.executable, "-c", "from flbench.cli import main; main()", *arguments]
-    seconds = []
-    with tempfile.TemporaryDirectory() as bytecode:
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-        environment["PYTHONPYCACHEPREFIX"] = bytecode
-        for _ in range(warm_ups + repeats):
-            start, before = time.perf_counter(), os.times()
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
-            wall, after = time.perf_counter() - start, os.times()
-            cpu = after.children_user + after.children_system - before.children_user - before.children_system
-            seconds.append((wall, cpu))
-    return seconds[warm_ups:]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen([str(word) for word in command], stdout=out, env=environment)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        wall = time.perf_counter() - start
+        out.seek(0)
+        text = out.read()
+    if status:
+        sys.exit(f"{' '.join(str(word) for word in command[:6])} ... ended with status {process.returncode}")
+    memory = used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    return Cost(wall, used.ru_utime + used.ru_stime, memory, text)
+
+
+def flbench(*arguments: object) -> Cost:
+    """Return the cost of a command of flbench."""
+    return cost_of([sys.executable, "-c", "from flbench.cli import main; main()", *arguments])
 
 
 def machine_line(*packages: str) -> str:
@@ -37,13 +57,3 @@ def machine_line(*packages: str) -> str:
     load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
     versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
     return f"{platform.platform()}, {os.cpu_count()} cores, {load}, {', '.join(versions)}"
-
-
-def report(what: str, measured: list[tuple[float, float]], target: float) -> None:
-    """Print medians, range, machine and versions; exit with 1 if the median wall time misses the target."""
-    seconds, cpu = zip(*measured, strict=True)
-    median = statistics.median(seconds)
-    print(f"{what}: median {median:.2f} s wall ({min(seconds):.2f} to {max(seconds):.2f}, n={len(seconds)}), ", end="")
-    print(f"{statistics.median(cpu):.2f} s CPU; target {target} s")
-    print(machine_line("flbench", "pydantic", "ruamel.yaml", "typer", "rich"))
-    sys.exit(median > target)

@@ -1,15 +1,14 @@
 """Measure the parts of a round of MLPs in a stack, with a gradient by hand and by autograd.
 
-    python -m benchmarks.round [digits|mlp ...] [--norm none] [--method fedavg] [--runs 1] [--repeats 15]
+    python -m benchmarks.round [digits|mlp ...] [FIELD=VALUE ...] [--runs 1] [--repeats 15] [--rounds 20]
 
-One torch thread. Both ways take turns of ``--rounds`` rounds. The numbers are medians of milliseconds a round and run;
-``whole round`` is measured in turns of their own, without the time that the parts' clocks take. ``products`` are the
-matrix products of the same shapes alone, which no way can do without.
+Both ways take turns of ``--rounds`` rounds. The numbers are medians of milliseconds a round and run; ``whole round`` is
+measured in turns of their own, without the time that the parts' clocks take. ``products`` are the matrix products of
+the same shapes alone, which no way can do without.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -19,9 +18,8 @@ from unittest import mock
 
 import torch
 
-from benchmarks.common import Parts, measure_parts, options, show, timed
-from benchmarks.workloads import Workload, data_of
-from flbench.bench.timing import Spread, trainer_of
+from benchmarks.common import Case, Parts, Row, measure_each, options, timed
+from flbench.bench.timing import Spread, seeds_of, trainer_of
 from flbench.engine import executors, federated, gradients, local
 from flbench.engine.dense_stack import DenseStack
 from flbench.engine.device_data import DeviceData
@@ -48,15 +46,10 @@ PARTS: Parts = {
 }
 
 
-def trainers(workload: Workload, arguments: argparse.Namespace, *, by_hand: bool) -> list[FederatedTrainer]:
+def trainers(case: Case, runs: int, *, by_hand: bool) -> list[FederatedTrainer]:
     """Return runs of different seeds, with a gradient by hand or by autograd."""
-    made = []
-    for seed in range(arguments.runs):
-        experiment = workload.experiment(norm=arguments.norm, method=arguments.method, seed=seed)
-        data = data_of(experiment, arguments.data)
-        with nullcontext() if by_hand else mock.patch.object(executors, "dense_layers", lambda network: None):
-            made.append(trainer_of(experiment, data, "cpu", executor="stacked"))
-    return made
+    with nullcontext() if by_hand else mock.patch.object(executors, "dense_layers", lambda network: None):
+        return [trainer_of(run, case.data, "cpu", executor="stacked") for run in seeds_of(case.experiment, runs)]
 
 
 def products(trainer: FederatedTrainer, runs: int) -> Callable[[], object]:
@@ -87,42 +80,35 @@ def milliseconds(work: Callable[[], object], rounds: int) -> float:
     return 1000 * (time.perf_counter() - start) / rounds
 
 
-def measure(workload: Workload, arguments: argparse.Namespace) -> None:
-    """Print the table of a workload."""
-    ways = {name: trainers(workload, arguments, by_hand=name == "by hand") for name in ("by hand", "by autograd")}
-    rows: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ways}
-    alone = products(ways["by hand"][0], arguments.runs)
-    for turn in range(arguments.repeats + 1):
+def measure(runs: int, rounds: int, case: Case) -> list[Row]:
+    """Return a row for each part, the whole round and the products, with a column for each way."""
+    torch.set_num_threads(case.threads)
+    ways = {name: trainers(case, runs, by_hand=name == "by hand") for name in ("by hand", "by autograd")}
+    found: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ways}
+    alone = products(ways["by hand"][0], runs)
+    for turn in range(case.repeats + 1):
+        case.note("rounds", turn, case.repeats + 1)
         for name, together in ways.items():
-            keep = [False] * len(together)
-            whole = milliseconds(partial(step_together, together, keep), arguments.rounds)
+            whole = partial(step_together, together, [False] * len(together))
+            own = {"whole round": milliseconds(whole, rounds), "products": milliseconds(alone, rounds)}
             seconds: defaultdict[str, float] = defaultdict(float)
             with timed(PARTS, seconds):
-                for _ in range(arguments.rounds):
-                    step_together(together, keep)
+                for _ in range(rounds):
+                    whole()
             if turn:  # the first one warms up
-                own = {part: 1000 * spent / arguments.rounds for part, spent in seconds.items()}
-                own |= {"whole round": whole, "products": milliseconds(alone, arguments.rounds)}
+                own |= {part: 1000 * spent / rounds for part, spent in seconds.items()}
                 for part, spent in own.items():
-                    rows[name][part].append(spent / arguments.runs)
-    print(f"\n{workload.what}, norm {arguments.norm}, {arguments.method}, runs together: {arguments.runs}")
-    show(
-        [
-            {"ms a round and run": part, **{name: Spread.of(own.get(part, [0.0])) for name, own in rows.items()}}
-            for part in [*PARTS, "whole round", "products"]
-        ]
-    )
-
-
-def main() -> None:
-    parser = options(__doc__ or "", "digits", repeats=15)
-    parser.add_argument("--norm", default="none")
-    parser.add_argument("--method", default="fedavg")
-    parser.add_argument("--runs", type=int, default=1, help="runs that are trained together")
-    parser.add_argument("--rounds", type=int, default=20)
-    arguments = parser.parse_args()
-    measure_parts(measure, arguments, f"{arguments.rounds} rounds")
+                    found[name][part].append(spent / runs)
+    return [
+        {"ms a round and run": part, **{name: Spread.of(own.get(part, [0.0])) for name, own in found.items()}}
+        for part in [*PARTS, "whole round", "products"]
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    parser = options(__doc__ or "", "digits")
+    parser.add_argument("--runs", type=int, default=1, help="runs that are trained together")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds in a turn")
+    parser.set_defaults(device="cpu", repeats=15)
+    arguments = parser.parse_intermixed_args()
+    measure_each("parts", partial(measure, arguments.runs, arguments.rounds), arguments)

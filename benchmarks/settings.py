@@ -15,17 +15,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, cast
 
-from benchmarks.common import ending_in_messages, parser_of, print_json
-from benchmarks.workloads import data_of
+from benchmarks.common import data_of, experiment_of, parser_of, reported
 from flbench.bench.timing import Comparison, Spread, compare
-from flbench.cli.bench import header, load, machine
+from flbench.cli.bench import load
 from flbench.cli.numbers import handy, spread_text
-from flbench.config import Federated
 from flbench.errors import UserError
 from flbench.messages import unknown
-from flbench.sweeps import experiment_from
 
 _MLP128 = "model=mlp model.widths=[128]"
 _MLP64 = "model=mlp model.widths=[64,64]"
@@ -78,13 +74,6 @@ SETTINGS = {
 }
 
 
-def experiment_of(setting: str) -> Federated:
-    """Return the experiment of a setting."""
-    fields = setting.split()
-    iid = [] if "partition=" in setting else ["partition=iid"]
-    return cast(Federated, experiment_from([*iid, *fields]))
-
-
 def chosen(patterns: Sequence[str]) -> list[str]:
     """Return the names that match any pattern, in their order; raises UserError if a pattern matches none."""
     for pattern in patterns:
@@ -106,20 +95,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="counted turns")
     parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, and lines on the other")
+    parser.set_defaults(device="cpu")
     arguments = parser.parse_args()
-    text, found = sys.stderr if arguments.json else sys.stdout, {}
-    options: dict[str, Any] = {"note": lambda *_: None, "clock": time.process_time}
-    with ending_in_messages():
-        names, facts = chosen(arguments.names), machine("cpu")
-        print(*header(facts), f"n = {arguments.repeats} turns, CPU time, medians (min to max)", sep="\n", file=text)
-        for name in names:
+    text = sys.stderr if arguments.json else sys.stdout
+    with reported("settings", arguments) as found:
+        for name in chosen(arguments.names):
             experiment = experiment_of(SETTINGS[name])
-            data = data_of(experiment, arguments.data)
-            done = compare(experiment, data, device="cpu", threads=1, repeats=arguments.repeats, **options)
-            print(line(name, done), data.fingerprint, sep="; data ", file=text, flush=True)
-            found[name] = {"fields": SETTINGS[name], "data": data.fingerprint, "load": load(), **asdict(done)}
-    if arguments.json:
-        print_json({"machine": facts, "repeats": arguments.repeats, "settings": found})
+            data, options = data_of(experiment, arguments.data), {"repeats": arguments.repeats, "threads": 1}
+            done = compare(experiment, data, device="cpu", clock=time.process_time, **options)
+            known = {"name": name, "fields": SETTINGS[name], "data": data.fingerprint, "load": load()}
+            found.append({**known, **asdict(done)})
+            print(f"{line(name, done)}; data {data.fingerprint}", flush=True, file=text)
 
 
 if __name__ == "__main__":

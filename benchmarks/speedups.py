@@ -23,11 +23,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from benchmarks.common import ending_in_messages, parser_of
+from benchmarks.common import WORKLOADS, data_of, ending_in_messages, experiment_of, parser_of
 from benchmarks.frameworks import FOLDER, FRAMEWORKS, Framework, Peer, PeerFailed, write_task
 from benchmarks.loader import loaders
 from benchmarks.tables import replaced, speed_ratios, speed_tables
-from benchmarks.workloads import WORKLOADS, data_of
 from flbench.bench.loop import PlainLoop, Source, from_memory
 from flbench.bench.timing import Note, Variant, alone, seeds_of, take_turns, together, trainer_of
 from flbench.cli.bench import header, load, machine, progress
@@ -54,17 +53,22 @@ class Task:
     """A workload of which every contestant trains one round to warm up and then ``turns`` times ``rounds`` rounds.
 
     Attributes:
-        workload: its name in ``WORKLOADS``.
+        workload: its name in ``WORKLOADS``; ``what``: its name in the pages.
         peers: whether other frameworks train it too, and accuracies are compared to show that all did the same work.
             Their scripts know multi-layer perceptrons only.
-        lr: the learning rate.
     """
 
     workload: str
+    what: str
     turns: int
     rounds: int
     peers: bool = False
     lr: float = 0.01
+
+    @property
+    def experiment(self) -> Federated:
+        """Its experiment."""
+        return experiment_of(f"{WORKLOADS[self.workload]} lr={self.lr}")
 
     @property
     def all_rounds(self) -> int:
@@ -74,9 +78,9 @@ class Task:
 
 #: The tables of docs/engine.md, in about four minutes: a hundred rounds of digits, at a rate that trains in as many.
 TASKS = (
-    Task("digits", turns=11, rounds=9, peers=True, lr=0.1),
-    Task("lenet", turns=7, rounds=2),
-    Task("cifar10", turns=5, rounds=1),
+    Task("digits", "digits, MLP 64-128-10", turns=11, rounds=9, peers=True, lr=0.1),
+    Task("lenet", "Fashion-MNIST, LeNet", turns=7, rounds=2),
+    Task("cifar10", "CIFAR-10, CNN", turns=5, rounds=1),
 )
 
 
@@ -104,8 +108,7 @@ def measure(task: Task, data_root: Path | None, note: Note) -> dict[str, Any]:
         ``versions``, and ``difference``, the largest between their weights and flbench's. The row of a framework that
         cannot be started has the reason instead, ``missing``.
     """
-    workload = WORKLOADS[task.workload]
-    experiment = workload.experiment(lr=task.lr)
+    experiment = task.experiment
     data = data_of(experiment, data_root)
     torch.manual_seed(0)  # the plain loops' batches
     with ExitStack() as opened:
@@ -128,7 +131,7 @@ def measure(task: Task, data_root: Path | None, note: Note) -> dict[str, Any]:
         ]
         if task.peers:
             _add_accuracies(rows, contestants, make_network(experiment, data, "cpu"), data)
-    known = {"workload": task.workload, "what": workload.what, "data": data.fingerprint}
+    known = {"workload": task.workload, "what": task.what, "data": data.fingerprint}
     known |= {name: getattr(experiment, name) for name in ("clients", "local_steps", "batch_size", "lr")}
     turns = {"rounds": task.rounds, "all_rounds": task.all_rounds, "reference": REFERENCE}
     return {**known, **turns, "rows": rows + missing}
@@ -216,7 +219,7 @@ def measure_tables(data: Path | None) -> list[dict[str, Any]]:
     for page in PAGES:
         replaced((ROOT / page).read_text(encoding="utf-8"), "", page)  # before minutes of measuring
     for task in TASKS:
-        load_data(cast(Dataset, WORKLOADS[task.workload].experiment(lr=task.lr).dataset), data)  # which the pages name
+        load_data(cast(Dataset, task.experiment.dataset), data)  # which the pages name
     with _one_core(), progress() as note:
         return [measure(task, data, note) for task in TASKS]
 

@@ -1,14 +1,10 @@
 """Measure a store of many runs: expanding, planning, claims by many workers at once, status, report.
 
     nice python -m benchmarks.store [--runs 10000 30000 100000] [--workers 64] [--seconds 15]
-    nice python -m benchmarks.store --short 0.1 [--runs 1000] [--workers 64]
 
 Each size has its own store. Its runs are stubs: a worker claims a run as ``flbench.worker`` does, sleeps for
 about a second and publishes made-up metrics. Claims are measured with 0, 50 and 95 % of the runs finished; these runs
 are written through the store's own interface, without fsync. The cost of a claim includes the search for a free run.
-
-``--short`` measures what workers of short runs do besides training, with one worker up to ``--workers`` on a core each.
-Their time is simulated (``virtual_time.py``), from the CPU time of one worker and the latency of this disk.
 """
 
 from __future__ import annotations
@@ -29,12 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import virtual_time
-from benchmarks.processes import machine_line
-from flbench.config import Experiment, parse_experiment
-from flbench.orchestrate import PERIOD
-from flbench.progress import Watch
-from flbench.store import Attempt, Heartbeat, Lease, Plan, Queue, Store, files, read_plan, strict_json
+from benchmarks.processes import Cost, cost_of, flbench, machine_line
+from flbench.config import Experiment
+from flbench.store import Attempt, Heartbeat, Lease, Store, files, read_plan, strict_json
 from flbench.worker import Options, environment, work
 
 SPEC = """
@@ -68,10 +61,6 @@ TARGETS = {
     "claim at 95 %, ms": 5.0,
     "memory": 500.0,
 }
-
-
-#: Target for the share of time that workers of short runs do not train.
-OUTSIDE = 0.05
 
 
 class NoSync(files.Disk):
@@ -204,37 +193,8 @@ def act_as_planner(root: str, spec: str) -> None:
 ROLES: dict[str, Callable[..., None]] = {"swarm": act_as_swarm, "fill": act_as_filler, "plan": act_as_planner}
 
 
-@dataclass(frozen=True)
-class Cost:
-    """The seconds of a process and its children, and the MiB of the largest of them."""
-
-    wall: float
-    cpu: float
-    memory: float
-    out: str
-
-    def __str__(self) -> str:
-        return f"{self.wall:.1f} s wall, {self.cpu:.1f} s CPU, {self.memory:.0f} MiB"
-
-
-def run(command: Sequence[object]) -> Cost:
-    start = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen([str(word) for word in command], stdout=out)
-        _, status, used = os.wait4(process.pid, 0)
-        out.seek(0)
-        text = out.read()
-    if status:
-        sys.exit(f"{' '.join(str(word) for word in command[:6])} ... ended with status {status}")
-    return Cost(time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, text)
-
-
 def act(role: str, *arguments: object) -> Cost:
-    return run([sys.executable, "-m", "benchmarks.store", "--act", role, *arguments])
-
-
-def flbench(*arguments: object) -> Cost:
-    return run([sys.executable, "-c", "from flbench.cli import main; main()", *arguments])
+    return cost_of([sys.executable, "-m", "benchmarks.store", "--act", role, *arguments])
 
 
 def fill(root: Path, plan: str, upto: int) -> float:
@@ -284,135 +244,20 @@ def measure(folder: Path, runs: int, workers: int, seconds: float) -> Iterable[t
     yield "memory", report.memory
 
 
-@dataclass
-class ShortRuns:
-    """Runs that sleep for about ``seconds`` (within a fifth) and publish; counts the claims that come too late."""
-
-    store: Store
-    plan: Plan
-    seconds: float
-    workers: int = 1
-    sleep: Callable[[float], object] = lambda seconds: None
-    late: int = 0
-
-    def group_size(self, experiment: Experiment) -> int:
-        return 1
-
-    def check(self, experiment: Experiment) -> None:
-        pass
-
-    def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Callable[..., None]) -> None:
-        for attempt in group:
-            rounds, chance = attempt.experiment.rounds, random.Random(attempt.run.run_id)
-            attempt.adopt(None)
-            self.sleep(self.seconds * chance.uniform(0.8, 1.2))
-            attempt.record(record(attempt.experiment, rounds))
-            attempt.save_checkpoint(rounds, lambda file: file.write(bytes(20_000)))
-            attempt.publish(status="done", rounds=rounds, seconds=self.seconds, fingerprint=CONTENT, numerics=NUMERICS)
-            ended(attempt, Done("done", rounds))
-
-    def work(self, worker: virtual_time.Worker | None = None) -> int:
-        """Execute runs as one of the workers; return how many claims came too late."""
-        lease, number = Lease.here(), 0
-        if worker is not None:
-            self.sleep, number = worker.train, worker.number
-        claim = self.store.claim
-
-        def counting(*arguments: Any, **options: Any) -> Attempt | None:
-            attempt = claim(*arguments, **options)
-            self.late += attempt is None
-            return attempt
-
-        self.store.claim = counting  # type: ignore[method-assign]
-        options = Options(offset=number, workers=self.workers)
-        work(self.store, self.plan, lease, options, should_stop=lambda: False, load=lambda _: self)
-        return self.late
-
-    def watch(self, worker: virtual_time.Worker) -> float:
-        """Read the store as an orchestrator does; return the share of its time."""
-        watch, began, reading = Watch(self.store, list(self.plan), 3), worker.now, 0.0
-        while not watch.update().finished:
-            cost = worker.now - began - reading - worker.trained
-            reading += cost
-            worker.train(max(PERIOD, 10 * cost))
-        return 1 - worker.trained / (worker.now - began)
-
-
-def costs_here(folder: Path, plans: Sequence[Plan]) -> tuple[virtual_time.Costs, float]:
-    """Return what operations on files cost on this machine, and the CPU seconds of a run besides training.
-
-    Each plan is executed once, and the least CPU time of them counts: other programs only add to it.
-    """
-    syncs, cpus, stats = [], [], []
-    for number in range(30):
-        start = time.perf_counter()
-        files.replace(folder / f"sync-{number}", b"x")
-        syncs.append((time.perf_counter() - start) / 2)  # of the file, and of its folder
-    runs = len(plans[0])
-    for plan in plans:
-        alone = ShortRuns(Store(folder / "alone"), plan, 0.0)
-        start = time.process_time()
-        alone.work()
-        cpus.append(time.process_time() - start)
-        finished = Queue(alone.store, plan, 0)
-        start = time.process_time()
-        assert not list(finished)
-        stats.append((time.process_time() - start) / runs)
-    (counted,) = virtual_time.simulate(
-        [ShortRuns(Store(folder / "counted"), plans[0], 0.0).work], virtual_time.Costs(0, 0, 0)
-    )
-    cpu, stat = min(cpus), min(stats)
-    other = (cpu - counted.operations["stat"] * stat) / counted.operations["other"]
-    return virtual_time.Costs(stat, other, statistics.median(syncs)), cpu / runs
-
-
-def measure_short_runs(folder: Path, seconds: float, count: int, most: int) -> bool:
-    """Print what workers do besides training; return whether ``most`` of them stay below ``OUTSIDE``."""
-    environment("cpu")
-    base = {"rounds": 20, "eval_every": 20}
-    parts = [range(first, first + 40) for first in range(0, 400, 40)]
-    costs, cpu = costs_here(
-        folder, [Plan.of(parse_experiment({**base, "seed": seed}) for seed in part) for part in parts]
-    )
-    print(
-        f"runs of {seconds} s; one worker, besides training: {cpu * 1e3:.2f} ms CPU a run; "
-        f"a stat {costs.stat * 1e6:.1f} us, another operation on files {costs.other * 1e6:.0f} us with the computation "
-        f"after it; a sync {costs.sync * 1e3:.1f} ms"
-    )
-    names = ("workers", "late claims", "stats", "others", "syncs", "outside training", "orchestrator")
-    print("  ".join(names))
-    for workers in sorted({1, most // 8, most} - {0}):
-        plan = Plan.of(parse_experiment({**base, "seed": seed}) for seed in range(max(count * workers // most, 100)))
-        runs = ShortRuns(Store(folder / f"short-{workers}"), plan, seconds, workers)
-        *pool, orchestrator = virtual_time.simulate([*[runs.work] * workers, runs.watch], costs)
-        each = [sum(worker.operations[name] for worker in pool) / len(plan) for name in ("stat", "other", "sync")]
-        late = sum(worker.result for worker in pool) / len(plan)
-        outside = 1 - sum(worker.trained for worker in pool) / sum(worker.ended for worker in pool)
-        texts = [f"{workers}", f"{late:.2f}", *(f"{count:.1f}" for count in each), f"{outside:.1%}"]
-        texts.append(f"{orchestrator.result:.1%}")
-        print("  ".join(f"{text:>{len(name)}}" for text, name in zip(texts, names, strict=True)), flush=True)
-    return outside <= OUTSIDE
-
-
 def say(runs: int, text: str) -> None:
     print(f"{runs:>7,} runs: {text}", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, nargs="+", default=[10_000, 30_000, 100_000])
     parser.add_argument("--workers", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=15, help="seconds of each measurement of claims")
-    parser.add_argument(
-        "--short", type=float, help="measure only workers of runs of so many seconds, and --runs of them"
-    )
     parser.add_argument("--folder", type=Path, help="folder of the stores; default: a temporary one")
     arguments = parser.parse_args()
     print(f"at the start: {machine_line()}")
     worst: dict[str, dict[int, float]] = {}
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        if arguments.short:
-            sys.exit(not measure_short_runs(Path(folder), arguments.short, arguments.runs[0], arguments.workers))
         for runs in arguments.runs:
             for name, value in measure(Path(folder), runs, arguments.workers, arguments.seconds):
                 sizes = worst.setdefault(name, {})

@@ -11,18 +11,18 @@ method, which is slightly less work.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
 import torch
 
+from benchmarks.common import parser_of, show
 from benchmarks.loader import loaders
-from benchmarks.processes import machine_line, seconds_of
+from benchmarks.processes import flbench, machine_line
 from flbench.bench.loop import PlainLoop, Source, from_memory
 from flbench.bench.timing import Spread
 from flbench.config import Federated
@@ -32,13 +32,8 @@ from flbench.sweeps import load_sweep
 SOURCES: Mapping[str, Source] = {"memory": from_memory, "loader": loaders}
 
 
-def plain_seconds(experiments: Sequence[Federated], source: Source, rounds: int, threads: int) -> float:
-    """Return the projected seconds of all experiments, one after another."""
-    torch.set_num_threads(threads)
-    return sum(_one(experiment, source, rounds) for experiment in experiments)
-
-
-def _one(experiment: Federated, source: Source, rounds: int) -> float:
+def plain_seconds(experiment: Federated, source: Source, rounds: int) -> float:
+    """Return the projected seconds of an experiment, with its evaluations."""
     data = load(cast(Dataset, experiment.dataset))
     loop = PlainLoop(experiment, data, source=source)
     loop.round()  # warm-up
@@ -56,32 +51,32 @@ def _one(experiment: Federated, source: Source, rounds: int) -> float:
     return trained / rounds * experiment.rounds + evaluated * len(experiment.evaluated_rounds())
 
 
-def _spread(values: Sequence[float]) -> str:
-    spread = Spread.of(values)
-    return f"{spread.median:.1f} ({spread.min:.1f} to {spread.max:.1f}, n={spread.n})"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__ or "")
     parser.add_argument("spec", type=Path, nargs="?", default=Path("sweeps/quickstart.yaml"))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--plain-rounds", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     experiments = [cast(Federated, experiment) for experiment in load_sweep(arguments.spec).experiments]
+    torch.set_num_threads(arguments.workers)
     ours: list[float] = []
     plain: dict[str, list[float]] = {source: [] for source in SOURCES}
     for _ in range(arguments.repeats):
         with tempfile.TemporaryDirectory() as store:
-            words = ["sweep", str(arguments.spec), "--store", store, "--workers", str(arguments.workers)]
-            ((wall, _),) = seconds_of(words, 1, warm_ups=0)
-        ours.append(wall)
+            ours.append(flbench("sweep", arguments.spec, "--store", store, "--workers", arguments.workers).wall)
         for name, source in SOURCES.items():
-            plain[name].append(plain_seconds(experiments, source, arguments.plain_rounds, arguments.workers))
-    print(f"{arguments.spec}: {len(experiments)} runs, {arguments.workers} workers: {_spread(ours)} s")
-    for name, seconds in plain.items():
-        ratios = [of_plain / of_sweep for of_plain, of_sweep in zip(seconds, ours, strict=True)]
-        print(f"plain loop, {name}, one run at a time: {_spread(seconds)} s, {_spread(ratios)} times as long")
+            one_by_one = [plain_seconds(experiment, source, arguments.plain_rounds) for experiment in experiments]
+            plain[name].append(sum(one_by_one))
+    print(f"{arguments.spec}: {len(experiments)} runs; n = {arguments.repeats}, medians (min to max)")
+    named = {f"flbench sweep, {arguments.workers} workers": ours}
+    named |= {f"plain loop, {name}, one run at a time": seconds for name, seconds in plain.items()}
+    show(
+        [
+            {"trained by": name, "s": Spread.of(own), "times as long as the sweep": Spread.of_ratios(own, ours)}
+            for name, own in named.items()
+        ]
+    )
     print(machine_line("torch"))
 
 

@@ -16,27 +16,24 @@ FOLDER = ROOT / "benchmarks"
 #: The arguments of each script, and what it prints. ``{}`` is a temporary folder.
 SCRIPTS = {
     "acceptance": ("--device cpu", r"no CUDA device is in use"),
-    "dry_run": ("--rates 2 --repeats 1", r"dry-run, 5,000 runs: median \d"),
-    "executors": ("mlp --rounds 1 --repeats 1 --threads 1 --device cpu", r"\nplain, DataLoader +fp32 +1 +1 +\d"),
+    "commands": ("dry-run --rates 2 --repeats 1", r"dry-run, 5,000 runs: median \d"),
+    "executors": ("mlp --repeats 1 --device cpu", r"\nplain, DataLoader +fp32 +1 +1 +\d"),
     "halving": (
         "{}/sweep.yaml --store {}/store --rungs 2,4,6 --keep 1/2",
         r"2 of 2 races are complete\n  first half  rounds +\d",
     ),
-    "help": ("1", r"--help: median \d"),
     "memory": ("--clients 2 --model mlp --methods fedavg --threads 1", r"fedavg, 2 clients x mlp.*: peak \d"),
-    "methods": ("mlp --methods feddyn --rounds 1 --repeats 1 --device cpu", r"\nstacked +feddyn +\d"),
-    "norms": ("--rounds 1 --norms ln --model lenet", r"\nln +\d"),
-    "operators": ("mlp --repeats 1 --steps 1", r"the default MLP: \d.* ms a step"),
+    "methods": ("mlp --methods feddyn --repeats 1 --device cpu", r"\nstacked +feddyn +\d"),
+    "norms": ("--repeats 1 --norms ln --model lenet", r"\nln +\d"),
+    "operators": ("mlp --repeats 1 --steps 1", r"\nthe step +\d"),
     "overhead": ("--data {}/none --rounds 20 --repeats 1", r"store and metrics are \d(.|\n)*CNN not measured"),
-    "probes": ("mlp --rounds 1 --repeats 1 --threads 1 --device cpu", r"\ndrift +\d(.|\n)*all probes +\d"),
-    "projection": ("mlp --device cpu --repeats 1", r"mlp +fp32 +3 +\d"),
-    "report": ("--runs 50 --repeats 1", r"report, 50 runs of 20 evaluations: median \d"),
-    "round": ("mlp --repeats 1 --rounds 1", r"\nwhole round +\d"),
-    "scaling": ("mlp --rounds 1 --repeats 1 --threads 1 --device cpu", r"\nfused runs +4 +\d"),
+    "probes": ("mlp --repeats 1 --device cpu", r"\ndrift +\d(.|\n)*all probes +\d"),
+    "projection": ("mlp E=1 --device cpu --repeats 1", r"\nmlp +fp32 +3 +\d"),
+    "round": ("mlp norm=ln --repeats 1 --rounds 1", r"\nwhole round +\d"),
     "settings": ("digits-mlp64 --repeats 1 --json", r'"runs": 3(.|\n)*"flbench, 3 runs together": '),
     "speedups": ("--data {}/none", r"flbench data download fashion_mnist"),  # before anything is measured
     "store": ("--runs 1000 --workers 2 --seconds 5", r"1,000 runs: .*\d(.|\n)*target"),
-    "sweep": ("{}/sweep.yaml --workers 1 --plain-rounds 1 --repeats 1", r"\d"),
+    "sweep": ("{}/sweep.yaml --workers 1 --plain-rounds 1 --repeats 1", r"\nplain loop, loader, one run at a time +\d"),
     "sync": ("2 --mode offline", r"sync --mode offline: \d.* for n=2 runs"),
 }
 
@@ -44,7 +41,7 @@ SCRIPTS = {
 REFUSED = {
     "executors": ("digit", "did you mean 'digits'?"),
     "methods": ("digits --methods fedavg,feddin", "did you mean 'feddyn'?"),
-    "probes": ("mlp --norm lnn", "did you mean 'ln'?"),
+    "probes": ("mlp norm=lnn", "did you mean 'ln'?"),
     "settings": ("digits-mlp46", "did you mean 'digits-mlp64'?"),
 }
 

@@ -1,1 +1,1 @@
-"""Measure the engine's speed: its executors, fused runs and plain PyTorch loops in turns, and the machine's peak."""
+"""Time an experiment by flbench and by careful plain PyTorch loops, in turns."""

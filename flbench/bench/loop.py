@@ -55,17 +55,10 @@ def augment(images: Tensor) -> Tensor:
 class PlainLoop:
     """Rounds of federated averaging with an experiment's networks, cohorts, local steps and local optimizer.
 
-    Clients train one after another in one module, by a fresh optimizer and autograd alone. Batches have the engine's
-    sizes. Weights are reset and averaged by one foreach call for all of them. Experiments in bf16 are computed in fp32.
-    What a method other than FedAvg, a schedule or clipping adds is left out.
-
-    Args:
-        experiment: what to train.
-        data: its data set.
-        device: where to train.
-        source: makes the batches of each client.
-        fused: whether the optimizer is torch's fused one.
-        memory_format: layout of the network and of the images.
+    Clients train one after another in one module, by a fresh optimizer (``fused``: torch's fused one) and autograd
+    alone. ``source`` makes the batches of each client, in the engine's sizes; ``memory_format`` is the layout of images
+    and network. Weights are reset and averaged by one foreach call for all of them. Experiments in bf16 are computed in
+    fp32. What a method other than FedAvg, a schedule or clipping adds is left out.
     """
 
     def __init__(

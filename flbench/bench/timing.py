@@ -18,7 +18,7 @@ from flbench.data.arrays import Data
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import make_trainer, matmul_precision_restored, runs_worth_fusing
 
-#: Seconds that a turn takes at least, if its number of rounds is not given.
+#: Seconds that a turn takes, if its number of rounds is not given and a round takes less.
 TURN = 0.15
 
 #: Called before each turn with the variant's name, the turns done and the turns in all.
@@ -81,11 +81,7 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """Return the seconds a round and run of each variant, one number a turn; those of the same turn are comparable.
 
-    Args:
-        variants: variants with different names.
-        repeats: counted turns of each, after one round to warm up.
-        note: called before every turn.
-        clock: returns seconds.
+    Names differ. One round of each warms up; then ``repeats`` turns count. ``note`` is called before every turn.
     """
     seconds: dict[str, list[float]] = {variant.name: [] for variant in variants}
     rounds: dict[str, int] = {}
@@ -167,22 +163,12 @@ def compare(
     device: str,
     threads: int,
     repeats: int,
-    note: Note,
+    note: Note = lambda *_: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
     """Return the times of an experiment's rounds by flbench and by two careful plain loops, in turns.
 
-    Args:
-        experiment: what to train.
-        data: its data set.
-        device: where to train.
-        threads: threads of the loop executor, and of torch in the plain loops.
-        repeats: turns of each.
-        note: called before every turn.
-        clock: returns seconds.
-
-    Returns:
-        The loops' seconds are those of the same networks, cohorts, local steps and sizes of batches as flbench's.
+    ``threads`` are those of the loop executor, and of torch in the plain loops; the others are as in ``take_turns``.
     """
     runs = runs_worth_fusing(experiment, data, device=device, executor="auto")
     with matmul_precision_restored():

@@ -52,7 +52,11 @@ def bench(
     ] = "auto",
     threads: Annotated[
         int,
-        typer.Option(min=1, max=MOST_AT_ONCE, help="Threads of the loop executor, and of torch in the plain loops."),
+        typer.Option(
+            min=1,
+            max=MOST_AT_ONCE,
+            help="Threads of the loop executor and of the plain loops; 1 is the work of one core.",
+        ),
     ] = 1,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -95,7 +99,7 @@ def bench(
         report = {"schema": 2, "machine": facts, "settings": settings, "experiment": experiment.to_json()}
         print_json({**report, "data": images.fingerprint, **asdict(done)})
         return
-    say(console, f"{_described(experiment)}; data: {images.fingerprint}")
+    say(console, f"{described(experiment)}; data: {images.fingerprint}")
     say(console, f"executor {done.executor}, {counted(threads, 'thread')}; n = {repeats} turns, medians (min to max)")
     table = plain_table(["trained by"], ["ms a round and run", "times as fast as the faster plain loop"])
     for name, seconds in done.seconds.items():
@@ -104,7 +108,8 @@ def bench(
     console.print(table)
 
 
-def _described(experiment: Federated) -> str:
+def described(experiment: Federated) -> str:
+    """Return the components and sizes of an experiment in one line."""
     components: Any = (experiment.dataset, experiment.model, experiment.norm, experiment.method, experiment.partition)
     names, epochs = ", ".join(component.label() for component in components), experiment.local_epochs
     clients = f"{experiment.cohort_size} of {counted(experiment.clients, 'client')}"
@@ -132,15 +137,11 @@ def load() -> float | None:
 
 def header(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines about the machine, the last a warning if it is busy."""
-    names, cores, busy = (
-        ", ".join(filter(None, [facts["cpu"], facts["gpu"]])),
-        facts["usable_cores"],
-        facts["load_before"],
-    )
+    names, busy = ", ".join(filter(None, [facts["cpu"], facts["gpu"]])), facts["load_before"]
     text = "unknown" if busy is None else handy(busy)
-    yield f"{facts['date']}, {names}, {cores} usable cores, load {text}, device {facts['device']}"
+    yield f"{facts['date']}, {names}, {facts['usable_cores']} usable cores, load {text}, device {facts['device']}"
     yield f"flbench {facts['flbench']}, python {facts['python']}, torch {facts['torch']}, {facts['system']}"
-    if (busy or 0) > BUSY * cores:
+    if (busy or 0) > BUSY * facts["usable_cores"]:
         yield "warning: other work keeps this machine busy; timings are unreliable, most of all with several threads"
 
 

@@ -11,22 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import acceptance
+from benchmarks import acceptance, common
 from benchmarks.acceptance import Part, Skipped, accept, marked_tests
-from benchmarks.common import Settings
+from benchmarks.common import Case, data_of, experiment_of
 from benchmarks.projection import Projection
-from benchmarks.workloads import Workload
 from flbench.bench.timing import Spread, trainer_of
 from tests.benchmarks.tiny import silent
 from tests.recording import rerun
 
-TINY = Workload(
-    "tiny",
-    "digits, a tiny ResNet",
-    {"model": {"name": "resnet18", "width": 2, "blocks": [1]}, "local_steps": 1, "batch_size": 4, "clients": 2},
-    rounds=1,
-)
-SETTINGS = Settings(repeats=1, fuse=2)
+TINY = experiment_of("model=resnet18 model.width=2 model.blocks=[1] E=1 batch_size=4 clients=2")
 NAMES = [
     "tests",
     "tiny, 2 clients",
@@ -43,9 +36,9 @@ def outcome(passed: int, failed: int, skipped: int, *failures: str) -> dict[str,
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
     monkeypatch.setattr(acceptance, "CLIENTS", (2, 3))
-    monkeypatch.setattr(acceptance, "marked_tests", lambda root, note: outcome(3, 0, 0))
+    monkeypatch.setattr(acceptance, "marked_tests", lambda root: outcome(3, 0, 0))
+    monkeypatch.setattr(acceptance, "runs_worth_fusing", lambda *_, **__: 2)
 
 
 @pytest.mark.slow
@@ -58,9 +51,10 @@ def test_every_part_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(trainer)
         return trainer
 
-    monkeypatch.setattr(acceptance, "trainer_of", make)
+    monkeypatch.setattr(common, "trainer_of", make)
     said: list[str] = []
-    parts = accept([TINY], SETTINGS, note=lambda what, done, total: said.append(what))
+    case = Case("tiny", TINY, data_of(TINY, None), repeats=1)
+    parts = accept([case], note=lambda what, done, total: said.append(what))
     assert [(part.name, part.status, part.problem) for part in parts] == [(name, "passed", "") for name in NAMES]
     for ways in (parts[1].found, parts[2].found):
         assert [each["way"] for each in ways] == [  # type: ignore[union-attr, index, call-overload]
@@ -74,13 +68,13 @@ def test_every_part_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(kernel["share"] for kernel in profile["kernels"]) <= 1 and profile["calls"] > 50
     assert any("convolution" in kernel["name"] for kernel in profile["kernels"])
     assert (alone.runs, together.runs) == (1, 2)
-    assert "tiny, 2 clients: single kernels" in said
+    assert said == NAMES
 
 
 def stubbed(monkeypatch: pytest.MonkeyPatch, **checks: Callable[..., Any]) -> list[Part]:
-    for name in ("_ways", "_profile", "_projected"):
+    for name in ("ways", "profile", "project", "projected_together"):
         monkeypatch.setattr(acceptance, name, checks.get(name, lambda *_: []))
-    return accept([TINY], SETTINGS, note=silent)
+    return accept([Case("tiny", TINY, data_of(TINY, None))], note=silent)
 
 
 def test_a_part_that_fails_does_not_lose_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,21 +84,21 @@ def test_a_part_that_fails_does_not_lose_the_others(monkeypatch: pytest.MonkeyPa
     def skip(*_: Any) -> Any:
         raise Skipped("one run fills a stack")
 
-    monkeypatch.setattr(acceptance, "marked_tests", lambda root, note: outcome(3, 1, 0, "test_a"))
-    parts = stubbed(monkeypatch, _profile=fail, _projected=skip)
+    monkeypatch.setattr(acceptance, "marked_tests", lambda root: outcome(3, 1, 0, "test_a"))
+    parts = stubbed(monkeypatch, profile=fail, projected_together=skip)
     assert [(part.name, part.status, part.problem) for part in parts] == [
         ("tests", "failed", "tests that failed: 1"),
         ("tiny, 2 clients", "passed", ""),
         ("tiny, 3 clients", "passed", ""),
         ("tiny, profile", "failed", "RuntimeError: no engine"),
-        ("tiny, fp32, one run", "skipped", "one run fills a stack"),
+        ("tiny, fp32, one run", "passed", ""),
         ("tiny, fp32, runs together", "skipped", "one run fills a stack"),
     ]
 
 
 def test_no_part_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptance, "SECONDS", -1.0)
-    assert {(part.status, part.problem) for part in stubbed(monkeypatch)} == {("skipped", "-1 seconds are over")}
+    assert {(part.status, part.problem) for part in stubbed(monkeypatch)} == {("skipped", "-1 s are over")}
 
 
 CHECKOUT = """
@@ -119,20 +113,18 @@ def test_skipped(): pass
 
 @pytest.mark.slow
 def test_the_marked_tests_of_a_checkout(tmp_path: Path) -> None:
-    with pytest.raises(Skipped, match="in a checkout of flbench only"):
-        marked_tests(tmp_path, silent)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_other.py").write_text("def test_without_a_mark(): pass\n")
     (tmp_path / "tests" / "test_cuda.py").write_text(CHECKOUT)
-    assert marked_tests(tmp_path, silent, processes=1) == outcome(1, 1, 1, "test_bad")
+    assert marked_tests(tmp_path, processes=1) == outcome(1, 1, 1, "test_bad")
     (tmp_path / "tests" / "test_cuda.py").write_text("import nothing  # mark.cuda\n")
-    found = marked_tests(tmp_path, silent, processes=1)
+    found = marked_tests(tmp_path, processes=1)
     assert (found["passed"], found["failed"]) == (0, 1), "an error of the collection"
 
 
 def test_a_program_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
     sleep = "import time; time.sleep(600)"
-    assert "good" not in acceptance._interrupted_after(0.2, [sys.executable, "-c", f"{sleep}; print('good')"], tmp_path)
+    assert "good" not in acceptance.interrupted_after(0.2, [sys.executable, "-c", f"{sleep}; print('good')"], tmp_path)
 
 
 def same(seconds: float) -> Spread:
@@ -148,36 +140,39 @@ PARTS = [
     Part("cifar10, 10 clients", "passed", 2.0, "", [{"way": "single kernels", "round_s": same(0.002)}]),
     Part("cifar10, profile", "passed", 1.0, "", PROFILE),
     Part("cifar10, fp32, one run", "passed", 1.0, "", Projection(1, same(0.005), same(0.006), 50.5, 2**30)),
-    Part("cifar10, fp32, runs together", "skipped", 0.0, "480 seconds are over", None),
+    Part("cifar10, fp32, runs together", "skipped", 0.0, "480 s are over", None),
 ]
 
 
 def reported(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Return the exit code of the script, which believes that there is a GPU, and measures the CPU."""
-    monkeypatch.setattr(acceptance, "accept", lambda workloads, settings, note: PARTS)
+    """Return the exit code of the script, which believes that there is a GPU, and measures nothing."""
+    monkeypatch.setattr(acceptance, "accept", lambda measured, note: PARTS)
+    monkeypatch.setattr(acceptance, "cases", lambda arguments: [Case("tiny", TINY, data_of(TINY, None), "cuda")])
     monkeypatch.setattr(sys, "argv", ["acceptance", "cifar10", "--device", "cpu", *arguments])
-    arguments_of = acceptance.engine_options("", "cifar10").parse_args()
-    return acceptance.report(arguments_of, Settings.of(arguments_of))
+    with pytest.raises(SystemExit) as ended:
+        acceptance.main()
+    return int(ended.value.code or 0)
 
 
 def test_the_report_as_text_and_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert reported(monkeypatch=monkeypatch) == 1, "a part failed"
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr()
+    lines = [" ".join(line.split()) for line in (printed.out + printed.err).splitlines()]
     for line in (
         "tests: failed in 1:30: tests that failed: 1",
-        "3 passed, 1 failed, 0 skipped",
+        "3 1 0",
         "failed: test_bad",
-        "single kernels 2 (2 to 2)",
-        "a round of 4 ms, grouped convolutions: 40 kernels, busy for 3 ms",
+        "single kernels 0.002 (0.002 to 0.002)",
+        "grouped 0.004 0.003 40",
         "sgemm 30 0.0015 0.5",
         "10,000 rounds fp32 1 5 (5 to 5) 6 (6 to 6) 50.5 1",
-        "cifar10, fp32, runs together: skipped in 0.0 s: 480 seconds are over",
+        "cifar10, fp32, runs together: skipped in 0.0 s: 480 s are over",
         "5 parts, 1 skipped, 1 failed: tests",
     ):
         assert line in lines
     reported("--json", monkeypatch=monkeypatch)
     out = json.loads(capsys.readouterr().out)
-    assert set(out) == {"schema", "machine", "settings", "acceptance"}
+    assert set(out) == {"schema", "machine", "options", "acceptance"}
     assert [part["status"] for part in out["acceptance"]] == ["failed", *["passed"] * 3, "skipped"]
     assert out["acceptance"][3]["found"]["seconds"] == 50.5
 

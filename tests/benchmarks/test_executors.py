@@ -7,35 +7,40 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import executors, scaling
-from benchmarks.common import Row, Settings
+from benchmarks import common, executors
+from benchmarks.common import WORKLOADS, Case, Row, data_of, experiment_of
 from benchmarks.executors import GRAPH, IN_MEMORY, LOADER, REFERENCE
 from benchmarks.loader import loaders
-from benchmarks.workloads import WORKLOADS, Workload, data_of
 from flbench.bench.loop import PlainLoop
 from flbench.bench.timing import Spread, trainer_of
 from flbench.data.random_images import RANDOM, random_data
 from flbench.engine.setup import make_network
 from flbench.models.flops import sample_flops
-from tests.benchmarks.tiny import TINY, silent
+from tests.benchmarks.tiny import tiny
 from tests.recording import rerun
 
 
 @pytest.fixture(autouse=True)
 def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
     monkeypatch.setattr(executors, "PRODUCT_SIDES", {"cpu": (32, 64), "cuda": (64,)})
 
 
-def measured(workload: Workload = TINY, **settings: Any) -> tuple[list[Row], list[Row]]:
+@pytest.fixture
+def three_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "runs_worth_fusing", lambda *_, **__: 3)
+
+
+def measured(case: Case) -> tuple[list[Row], list[Row]]:
     """Return the rows of variants and of peaks."""
-    rows = executors.measure(workload, Settings(**{"repeats": 2, **settings}), silent)
+    rows = executors.measure(case)
     return [row for row in rows if "runs" in row], [row for row in rows if "runs" not in row]
 
 
+@pytest.mark.usefixtures("three_together")
 def test_every_variant_is_compared_with_every_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # threads that wait for each other are slow
-    rows, peaks = measured(threads=2, fuse=3)
+    case = tiny(threads=2, repeats=2)
+    rows, peaks = measured(case)
     assert [(row["variant"], row["cores"], row["runs"]) for row in rows] == [
         (REFERENCE, 1, 1),
         ("loop, pool of 2", 2, 1),
@@ -46,16 +51,12 @@ def test_every_variant_is_compared_with_every_reference(monkeypatch: pytest.Monk
     ]
     assert {(peak["precision"], peak["cores"]) for peak in peaks} == {("fp32", 1), ("fp32", 2)}
     of_peak = {peak["cores"]: peak["GFLOP/s"] for peak in peaks}
-    flops = sample_flops(
-        make_network(TINY.experiment(), data_of(TINY.experiment(), None), "cpu"), (1, 8, 8), backward=True
-    )
+    flops = sample_flops(make_network(case.experiment, case.data, "cpu"), (1, 8, 8), backward=True)
     for row in rows:
-        speed = row["rounds/s"]
-        assert speed.n == 2
-        assert 0 < speed.min <= speed.median <= speed.max
-        assert row["client steps/s"] == pytest.approx(4 * speed.median)  # 2 clients, E = 2
-        assert row["samples/s"] == pytest.approx(32 * row["client steps/s"])
-        assert row["GFLOP/s"] == pytest.approx(flops * row["samples/s"] / 1e9)
+        ms = row["ms a round and run"]
+        assert ms.n == 2
+        assert 0 < ms.min <= ms.median <= ms.max
+        assert row["GFLOP/s"] == pytest.approx(flops * 2 * 2 * 32 / ms.median / 1e6)  # 2 clients, E = 2
         assert row["% of peak"] == pytest.approx(100 * row["GFLOP/s"] / of_peak[row["cores"]])
         assert {name for name in row if name.startswith("x ")} == {
             f"x {name}" for name in (REFERENCE, IN_MEMORY, LOADER)
@@ -64,9 +65,10 @@ def test_every_variant_is_compared_with_every_reference(monkeypatch: pytest.Monk
 
 
 def test_one_thread_has_one_loop_and_fused_runs_fill_a_stack() -> None:
-    assert [row["variant"] for row in measured()[0]][1:3] == ["stacked", "fused, 15 runs"]  # 30 clients
+    assert [one.variant.name for one in executors.variants_of(tiny())][1:3] == ["stacked", "fused, 15 runs"]  # 30
 
 
+@pytest.mark.usefixtures("three_together")
 def test_variants_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU replaces the GPU; recorded rounds are launched by calling them again."""
 
@@ -76,32 +78,20 @@ def test_variants_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return trainer
 
     monkeypatch.setattr(executors, "trainer_of", make)
-    monkeypatch.setattr(executors, "products", lambda _, *key, made=executors.products: made("cpu", *key))
+    monkeypatch.setattr(common, "trainer_of", make)
     monkeypatch.setattr(executors, "PlainLoop", lambda experiment, data, _, **how: PlainLoop(experiment, data, **how))
-    monkeypatch.setattr(executors, "runs_worth_fusing", lambda *_, **__: 2)
-    rounds: list[int | None] = []
-    take_turns = executors.take_turns
-    monkeypatch.setattr(
-        executors,
-        "take_turns",
-        lambda variants, **how: rounds.extend(one.rounds for one in variants[:6]) or take_turns(variants, **how),
-    )
-    larger = dataclasses.replace(TINY, fields={**TINY.fields, "clients": 10}, gpu_rounds=2)
-    rows, _ = measured(larger, device="cuda", repeats=1)
-    assert [row["variant"] for row in rows][1:4] == ["stacked", GRAPH, "fused, 2 runs"]
-    assert rounds == [2] * 6
+    variants = [one.variant for one in executors.variants_of(tiny(device="cuda", threads=4))]
+    names = [REFERENCE, "stacked", GRAPH, "fused, 3 runs", IN_MEMORY, LOADER]
+    assert [variant.name for variant in variants] == names
+    for variant in variants:
+        variant.work()
 
 
-def test_a_gpu_gets_the_workloads_in_full() -> None:
-    on_cpu, on_gpu = (WORKLOADS["resnet18"].experiment(device) for device in ("cpu", "cuda"))
-    assert [(e.clients, e.local_steps) for e in (on_cpu, on_gpu)] == [(4, 1), (10, 10)]
-    assert WORKLOADS["resnet18"].turn("cuda") == 3
-
-
+@pytest.mark.usefixtures("three_together")
 def test_plain_loops_stay_in_fp32_if_the_engine_computes_in_bf16() -> None:
-    rows, peaks = measured(precision="bf16", fuse=1)
+    rows, peaks = measured(tiny("precision=bf16", repeats=1))
     assert {row["variant"]: row["precision"] for row in rows} == {
-        REFERENCE: "bf16", "stacked": "bf16", IN_MEMORY: "fp32", LOADER: "fp32"
+        REFERENCE: "bf16", "stacked": "bf16", "fused, 3 runs": "bf16", IN_MEMORY: "fp32", LOADER: "fp32"
     }  # fmt: skip
     assert [peak["precision"] for peak in peaks] == ["bf16", "fp32"]
 
@@ -113,17 +103,17 @@ def test_the_peak_is_the_fastest_product(monkeypatch: pytest.MonkeyPatch) -> Non
         "torch.mm of 32", "oneDNN's product of 32", "torch.mm of 64", "oneDNN's product of 64",
         "convolution of 64 channels",
     ]  # fmt: skip
-    assert made[0].flops == 2 * 32**3 and made[0].variant.rounds == 4
+    assert made[0].flops == 2 * 32**3
     assert made[-1].flops == sample_flops(_Convolution(), (64, 14, 14), backward=False) * 32
     some = [executors.Product(name, made[0].variant, flops) for name, flops in (("slow", 2e9), ("fast", 6e9))]
     some = [dataclasses.replace(each, variant=dataclasses.replace(each.variant, name=each.name)) for each in some]
     monkeypatch.setattr(executors, "products", lambda *_: some)
     monkeypatch.setattr(
-        executors,
+        common,
         "take_turns",
         lambda variants, **_: {each.name: [2.0 if each.name == "fast" else 1.0] for each in variants},
     )
-    _, (peak,) = measured(fuse=1, repeats=1)
+    _, (peak,) = measured(tiny())
     assert (peak["variant"], peak["GFLOP/s"]) == ("peak: fast", 3)
 
 
@@ -138,23 +128,6 @@ class _Convolution(nn.Module):
         return images, self.layer(images)
 
 
-def test_scaling_series_start_at_the_workload() -> None:
-    points = scaling.measure(TINY, Settings(repeats=1), silent)
-    assert [(point["series"], point["number"]) for point in points] == [
-        *(("clients", n) for n in (2, 4, 8)), *(("local steps", n) for n in (2, 4, 8)),
-        *(("fused runs", n) for n in (1, 2, 4)),
-    ]  # fmt: skip
-    assert all(point["x first"] == Spread(1.0, 1.0, 1.0, 1) for point in points[::3])
-    steps = [round(point["client steps/s"] * point["ms a round, all runs"].median / 1000, 6) for point in points]
-    assert steps == [4, 8, 16] * 3  # client steps in a round of all runs
-
-
-def test_tf32_settings_are_restored() -> None:
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    measured(precision="tf32", fuse=1, repeats=1)
-    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
-
-
 @pytest.mark.parametrize(
     ("name", "flops"),
     [
@@ -164,13 +137,13 @@ def test_tf32_settings_are_restored() -> None:
     ],
 )
 def test_flops_of_an_mlp(name: str, flops: int) -> None:
-    experiment = WORKLOADS[name].experiment()
+    experiment = experiment_of(WORKLOADS[name])
     network = make_network(experiment, data_of(experiment, None), "cpu")
     assert sample_flops(network, (1, 8, 8), backward=True) == flops
 
 
 def test_flops_of_the_cnn_leave_out_the_gradient_of_the_images() -> None:
-    experiment = WORKLOADS["cifar10"].experiment()
+    experiment = experiment_of(WORKLOADS["cifar10"])
     data = random_data((3, 32, 32), 10, train=20)
     network = make_network(experiment, data, "cpu")
     first = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
@@ -181,22 +154,21 @@ def test_flops_of_the_cnn_leave_out_the_gradient_of_the_images() -> None:
 
 
 def test_missing_files_are_replaced_by_random_images(tmp_path: Any) -> None:
-    data = data_of(WORKLOADS["resnet18"].experiment(), tmp_path)
+    data = data_of(experiment_of(WORKLOADS["resnet18"]), tmp_path)
     assert (data.train.images.shape, data.classes, data.fingerprint) == ((50_000, 3, 32, 32), 10, RANDOM)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
 @pytest.mark.parametrize("norm", ["none", "ln", "gn", "fn", "bn"])
 def test_every_workload_is_an_experiment(name: str, norm: str) -> None:
-    experiment = WORKLOADS[name].experiment(norm=norm, precision="bf16", clients=40)
+    experiment = experiment_of(f"{WORKLOADS[name]} norm={norm} precision=bf16 clients=40")
     assert (experiment.norm.label().partition(":")[0], experiment.clients) == (norm, 40)
 
 
 def test_loaders_have_the_batches_of_single_images() -> None:
     """A client that is smaller than a batch takes all of its steps, with all of its samples."""
     data = random_data((3, 32, 32), 10, train=12)
-    fields = {"dataset": "cifar10", "model": "lenet", "bias": True, "clients": 2, "batch_size": 4, "partition": "iid"}
-    experiment = dataclasses.replace(TINY, fields=fields).experiment(local_steps=3)
+    experiment = experiment_of("dataset=cifar10 model=lenet bias=true clients=2 batch_size=4 E=3")
     torch.manual_seed(0)
     for rows, size in ((range(9), 4), (range(9, 12), 3)):
         (batches,) = loaders(experiment, data, [torch.tensor(rows).numpy()], "cpu")
@@ -208,9 +180,9 @@ def test_loaders_have_the_batches_of_single_images() -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.usefixtures("three_together")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
 def test_on_a_gpu_every_variant_is_compared_with_one_peak() -> None:
-    rows, peaks = measured(device="cuda", threads=4, fuse=2)
-    names = [REFERENCE, "stacked", GRAPH, "fused, 2 runs", IN_MEMORY, LOADER]
-    assert [row["variant"] for row in rows] == names
+    rows, peaks = measured(tiny(device="cuda", threads=4))
+    assert [row["variant"] for row in rows] == [REFERENCE, "stacked", GRAPH, "fused, 3 runs", IN_MEMORY, LOADER]
     assert len(peaks) == 1

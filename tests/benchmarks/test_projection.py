@@ -1,27 +1,24 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from benchmarks.common import Settings
-from benchmarks.projection import groups, project, row, table10_groups
-from benchmarks.workloads import data_of
+from benchmarks.projection import groups, project, table10_groups
+from flbench.bench.timing import seeds_of
 from flbench.worker import group_key
-from tests.benchmarks.tiny import TINY
+from tests.benchmarks.tiny import tiny
 
 
 def test_projection_of_10_000_rounds() -> None:
-    torch.set_num_threads(1)
     for runs in (1, 2):
-        group = [TINY.experiment(seed=seed) for seed in range(runs)]
-        done = project(group, data_of(group[0], None), Settings(repeats=1), turn=1)
+        case = tiny(repeats=1)
+        done = project(case, seeds_of(case.experiment, runs))
         expected = 10_000 * done.round_s.median + 100 * runs * done.evaluation_s.median
         assert (done.runs, done.peak_bytes, done.seconds) == (runs, None, pytest.approx(expected))
-        assert row("tiny", "fp32", done)["s a run"] == pytest.approx(expected / runs)
+        assert done.row("tiny", "fp32")["s a run"] == pytest.approx(expected / runs)
 
 
 def test_one_run_and_a_full_stack_are_projected() -> None:
-    assert [(name, len(group)) for name, group in groups(TINY, Settings())] == [("tiny", 1), ("tiny", 15)]
+    assert [(name, len(group)) for name, group in groups(tiny())] == [("tiny", 1), ("tiny", 15)]
 
 
 def test_projected_groups_of_table_10_hold_all_its_runs() -> None:

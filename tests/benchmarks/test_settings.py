@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.settings import SETTINGS, chosen, experiment_of, line
+from benchmarks.common import experiment_of
+from benchmarks.settings import SETTINGS, chosen, line
 from flbench.bench.timing import Comparison, Spread
 from flbench.errors import UserError
 

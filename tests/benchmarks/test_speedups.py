@@ -17,18 +17,8 @@ from benchmarks import frameworks, speedups
 from benchmarks.frameworks import FOLDER, FRAMEWORKS, Framework, Peer, PeerFailed
 from benchmarks.speedups import REFERENCE, TASKS, Task, measure
 from benchmarks.tables import BEGIN, END, replaced, speed_ratios, speed_tables
-from benchmarks.workloads import Workload
 from flbench.errors import UserError
 from tests.benchmarks.tiny import silent
-
-TINY = Workload(
-    "tiny", "digits, a tiny MLP", {"model": {"name": "mlp", "widths": [4]}, "clients": 3, "local_steps": 2}, rounds=1
-)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)  # tiny problems are too small for several threads
 
 
 @pytest.fixture
@@ -78,12 +68,12 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch, scripts: Any) -> None:
     frameworks = (Framework("frame", "frame", "frame.py"), Framework("other", "other", "other.py"))
     monkeypatch.setattr(speedups, "FRAMEWORKS", frameworks)
     monkeypatch.setattr(speedups, "Peer", Averaging)
-    monkeypatch.setattr(speedups, "WORKLOADS", {"tiny": TINY})
+    monkeypatch.setattr(speedups, "WORKLOADS", {"tiny": "model=mlp model.widths=[4] clients=3 E=2"})
 
 
 def test_all_contestants_train_the_same_rounds(in_this_process: None) -> None:
     """Another program trains the task that flbench wrote to the same weights: batches, weights, rate and averages."""
-    measured = measure(Task("tiny", lr=0.5, turns=2, rounds=3, peers=True), None, silent)
+    measured = measure(Task("tiny", "a tiny MLP", lr=0.5, turns=2, rounds=3, peers=True), None, silent)
     rows = {row["name"]: row for row in measured["rows"]}
     names = ("flbench", "flbench, 10 runs as one stack, each", REFERENCE, "plain PyTorch, DataLoader", "frame 1.2")
     alone, fused, memory, loader, frame = (rows[name] for name in names)
@@ -92,7 +82,7 @@ def test_all_contestants_train_the_same_rounds(in_this_process: None) -> None:
     assert [len(row["accuracies"]) for row in (alone, fused, memory, loader)] == [1, 10, 1, 1]
     assert all(len(row["seconds"]) == 2 for row in (alone, fused, memory, loader, frame))
     assert (measured["all_rounds"], measured["clients"], measured["reference"]) == (7, 3, REFERENCE)
-    assert measure(Task("tiny", turns=1, rounds=1), None, silent)["rows"][0].keys() == {"name", "seconds"}
+    assert measure(Task("tiny", "a tiny MLP", turns=1, rounds=1), None, silent)["rows"][0].keys() == {"name", "seconds"}
 
 
 def row(name: str, *seconds: float, **changes: Any) -> dict[str, Any]:
