@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common import Parts, parser_of, timed
-from benchmarks.processes import machine_line
+from benchmarks.processes import cost_of, machine_line
 from flbench import execution, metrics
 from flbench.config import Experiment, parse_experiment
 from flbench.engine.executors import LoopExecutor, StackedExecutor
@@ -86,11 +85,8 @@ def main() -> None:
         good &= show(f"CIFAR-10 CNN, {options.pool} threads", [cnn], options, arguments.repeats, 0.01)
     except DataMissing as missing:
         print(f"CIFAR-10 CNN not measured: {missing}")
-    starts = []
-    for _ in range(arguments.repeats):  # the interpreter and all imports
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "import flbench.worker, flbench.execution"], check=True)
-        starts.append(time.perf_counter() - began)
+    imports = [sys.executable, "-c", "import flbench.worker, flbench.execution"]
+    starts = [cost_of(imports).wall for _ in range(arguments.repeats)]
     print(f"starting a worker, once: {statistics.median(starts):.1f} s")
     print(machine_line("torch"))
     sys.exit(not good)

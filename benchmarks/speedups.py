@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -112,15 +112,18 @@ def measure(task: Task, data_root: Path | None, note: Note) -> dict[str, Any]:
     data = data_of(experiment, data_root)
     torch.manual_seed(0)  # the plain loops' batches
     with ExitStack() as opened:
-        contestants = [*_flbench(experiment, data, task.rounds), *_plain(experiment, data, task.rounds)]
-        missing: list[dict[str, Any]] = []
+        contestants, missing = [*_flbench(task, data), *_plain(task, data)], []
         if task.peers:
             note(f"{task.workload}: starting other frameworks", 0, 1)
             folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-            trainer = trainer_of(experiment, data, "cpu", executor="stacked")
-            write_task(folder, trainer, data, rounds=task.all_rounds)
-            peers, missing = _peers(folder, opened, task.rounds)
-            contestants += peers
+            write_task(folder, trainer_of(experiment, data, "cpu", executor="stacked"), data, rounds=task.all_rounds)
+            for framework in FRAMEWORKS:
+                try:
+                    peer = opened.enter_context(closing(Peer(framework, folder)))
+                except PeerFailed as reason:
+                    missing.append({"name": framework.name, "missing": str(reason)})
+                else:
+                    contestants.append(_peer(framework, peer, task.rounds))
         seconds = take_turns(
             [one.variant for one in contestants],
             repeats=task.turns,
@@ -137,42 +140,31 @@ def measure(task: Task, data_root: Path | None, note: Note) -> dict[str, Any]:
     return {**known, **turns, "rows": rows + missing}
 
 
-def _flbench(experiment: Federated, data: Data, rounds: int) -> Iterator[Contestant]:
+def _flbench(task: Task, data: Data) -> Iterator[Contestant]:
     """One run alone, and if clients are stacked as many runs as fill a stack."""
+    experiment = task.experiment
     one = trainer_of(experiment, data, "cpu")
-    yield Contestant(alone("flbench", one, rounds), lambda: [_weights(one)])
+    yield Contestant(alone("flbench", one, task.rounds), lambda: [_weights(one)])
     runs = runs_worth_fusing(experiment, data, device="cpu", executor="auto")
     if runs > 1:
         stack = [trainer_of(run, data, "cpu") for run in seeds_of(experiment, runs)]
         name = f"flbench, {runs} runs as one stack, each"
-        yield Contestant(together(name, stack, rounds), lambda: list(map(_weights, stack)))
+        yield Contestant(together(name, stack, task.rounds), lambda: list(map(_weights, stack)))
 
 
 def _weights(trainer: FederatedTrainer) -> Sequence[Tensor]:
     return list(trainer.model(0)[0].values())
 
 
-def _plain(experiment: Federated, data: Data, rounds: int) -> Iterator[Contestant]:
+def _plain(task: Task, data: Data) -> Iterator[Contestant]:
     """Loops without the engine."""
 
     def contestant(name: str, source: Source) -> Contestant:
-        loop = PlainLoop(experiment, data, source=source)
-        return Contestant(Variant(name, loop.round, rounds=rounds), lambda: [list(loop.network.parameters())])
+        loop = PlainLoop(task.experiment, data, source=source)
+        return Contestant(Variant(name, loop.round, rounds=task.rounds), lambda: [list(loop.network.parameters())])
 
     yield contestant(REFERENCE, from_memory)
     yield contestant("plain PyTorch, DataLoader", loaders)
-
-
-def _peers(folder: Path, opened: ExitStack, rounds: int) -> tuple[list[Contestant], list[dict[str, str]]]:
-    """Start the other frameworks, which ``opened`` ends; return them, and rows for those that cannot be started."""
-    started: list[Contestant] = []
-    missing: list[dict[str, str]] = []
-    for framework in FRAMEWORKS:
-        try:
-            started.append(_peer(framework, opened.enter_context(closing(Peer(framework, folder))), rounds))
-        except PeerFailed as reason:
-            missing.append({"name": framework.name, "missing": str(reason)})
-    return started, missing
 
 
 def _peer(framework: Framework, peer: Peer, rounds: int) -> Contestant:
@@ -180,20 +172,18 @@ def _peer(framework: Framework, peer: Peer, rounds: int) -> Contestant:
     return Contestant(Variant(name, peer.round, rounds=rounds), lambda: [peer.weights()], peer.versions)
 
 
+@torch.no_grad()
 def _add_accuracies(
     rows: Sequence[dict[str, Any]], contestants: Sequence[Contestant], network: nn.Module, data: Data
 ) -> None:
     """Add what shows that all contestants did the same work; the first contestant is flbench."""
     weights = [one.weights() for one in contestants]
+    ours = weights[0][0]
     for row, one, own in zip(rows, contestants, weights, strict=True):
         row["accuracies"] = [round(accuracy(network, run, data), 6) for run in own]
         if one.versions:
-            row |= {"versions": dict(one.versions), "difference": _difference(own[0], weights[0][0])}
-
-
-@torch.no_grad()
-def _difference(weights: Sequence[Tensor], ours: Sequence[Tensor]) -> float:
-    return max(float((own - our).abs().max()) for own, our in zip(weights, ours, strict=True))
+            difference = max(float((leaf - our).abs().max()) for leaf, our in zip(own[0], ours, strict=True))
+            row |= {"versions": dict(one.versions), "difference": difference}
 
 
 @torch.no_grad()
@@ -220,7 +210,7 @@ def measure_tables(data: Path | None) -> list[dict[str, Any]]:
         replaced((ROOT / page).read_text(encoding="utf-8"), "", page)  # before minutes of measuring
     for task in TASKS:
         load_data(cast(Dataset, task.experiment.dataset), data)  # which the pages name
-    with _one_core(), progress() as note:
+    with progress() as note:
         return [measure(task, data, note) for task in TASKS]
 
 
@@ -241,20 +231,11 @@ def write_tables(measured: dict[str, Any]) -> None:
         path.write_text(replaced(path.read_text(encoding="utf-8"), write(measured), page), encoding="utf-8")
 
 
-@contextmanager
-def _one_core() -> Iterator[None]:
+def _stay_on_one_core() -> None:
     """Keep this process and those that it starts on one core, where the system can, and torch on one thread."""
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None
-    if cores:
-        os.sched_setaffinity(0, {max(cores)})
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        if cores:
-            os.sched_setaffinity(0, cores)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 def main() -> None:
@@ -275,4 +256,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    _stay_on_one_core()
     main()

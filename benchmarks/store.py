@@ -73,13 +73,17 @@ class NoSync(files.Disk):
 def record(experiment: Experiment, last: int) -> dict[str, Any]:
     chance = random.Random(f"{experiment.run_id} {last}")
     scores = [round(chance.random(), 6) for _ in range(10)]
-    values = {"acc": statistics.fmean(scores), "acc_weighted": 0.5, "acc_global": 0.5, "worst": min(scores)}
     return {
         "round": last,
-        **values,
+        "acc": statistics.fmean(scores),
+        "acc_global": 0.5,
+        "acc_worst": min(scores),
+        "acc_sd": statistics.pstdev(scores),
         "loss": 0.7,
         "train_loss": 0.6,
         "seconds": 12.5,
+        "bytes_up": last,
+        "bytes_down": last,
         "clients": scores,
         "recall": scores,
     }

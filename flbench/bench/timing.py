@@ -18,7 +18,7 @@ from flbench.data.arrays import Data
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import make_trainer, matmul_precision_restored, runs_worth_fusing
 
-#: Seconds that a turn takes, if its number of rounds is not given and a round takes less.
+#: Seconds of a turn whose rounds are not given, unless one round takes longer.
 TURN = 0.15
 
 #: Called before each turn with the variant's name, the turns done and the turns in all.
