@@ -16,7 +16,7 @@ from statistics import mean
 
 import torch
 
-from benchmarks.common import WORKLOADS, Case, Row, measure_each, options
+from benchmarks.common import Case, Row, measure_each, options
 from benchmarks.loader import loaders
 from flbench.bench.loop import PlainLoop
 from flbench.bench.timing import Spread, Variant, alone, seeds_of, together, trainer_of
@@ -147,4 +147,5 @@ def variants_of(case: Case) -> Iterator[Timed]:
 
 
 if __name__ == "__main__":
-    measure_each("executors", measure, options(__doc__ or "", *WORKLOADS).parse_intermixed_args())
+    parser = options(__doc__ or "", "digits", "mlp", "lenet", "cifar10")
+    measure_each("executors", measure, parser.parse_intermixed_args())
