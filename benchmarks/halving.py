@@ -22,7 +22,8 @@ from benchmarks.common import parser_of
 from flbench.config import Experiment
 from flbench.halving import Ended, Halving, Race
 from flbench.report.cells import summarize
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import collect
+from flbench.run_sources import StoreSource
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 

@@ -23,8 +23,9 @@ from flbench.orchestrate import Orchestrator
 from flbench.planning import prepare_runs, resolve_data, write_plan
 from flbench.report import dataframes
 from flbench.report.preview import check_report_of
-from flbench.report.runs import Source, StoreSource, collect
+from flbench.report.runs import collect
 from flbench.report.transfer import FilesSource
+from flbench.run_sources import Source, StoreSource
 from flbench.store import Store, plan_name
 from flbench.sweeps import load_sweep
 

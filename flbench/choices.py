@@ -42,6 +42,9 @@ SelectBy = Literal["last", "tail", "val", "val-tail", "oracle"]
 ON_VALIDATION_DATA: frozenset[SelectBy] = frozenset({"val", "val-tail"})
 OVER_TAIL: frozenset[SelectBy] = frozenset({"tail", "val-tail"})
 
+#: The number of evaluations that the rules of ``OVER_TAIL`` average.
+TAIL = 5
+
 #: Whether and how runs are mirrored to W&B; ``auto`` follows wandb's settings and login.
 TrackingMode = Literal["auto", "online", "offline", "off"]
 UsedTrackingMode = Literal["online", "offline", "off"]

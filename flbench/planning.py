@@ -17,10 +17,10 @@ from flbench.data.datasets import Dataset, load, load_named
 from flbench.data.preflight import misfits
 from flbench.errors import DataMissing, UserError
 from flbench.messages import counted
+from flbench.plugin_files import code_notes
 from flbench.registry import DATASETS
 from flbench.report import transfer
-from flbench.report.contents import by_dataset, renamed
-from flbench.report.runs import StoreSource, code_notes, named_by
+from flbench.run_sources import StoreSource, by_dataset, named_by, renamed
 from flbench.store import (
     Heartbeat,
     Lease,

@@ -6,11 +6,11 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flbench.errors import PROCESS_ENDS, InvalidComponent, UserError, text_of
-from flbench.messages import line_in, reason
+from flbench.messages import counted, line_in, reason
 
 #: Paths of plug-in files, separated as in $PATH.
 VARIABLE = "FLBENCH_PLUGINS"
@@ -70,3 +70,12 @@ def _import(name: str, path: Path) -> None:
         line = error.lineno if isinstance(error, SyntaxError) else line_in(str(path), error)
         what = text_of(error) if isinstance(error, InvalidComponent) else reason(error)
         raise UserError(f"{path}{f':{line}' if line else ''}: {what}") from error
+
+
+def code_notes(changed: Mapping[str, int]) -> tuple[str, ...]:
+    """Return a sentence for each plug-in that changed after runs had finished, of which it gives the number."""
+    return tuple(
+        f"The source code of the plug-in {plugin} has changed: flbench run or sweep executes "
+        f"{counted(count, 'finished run')} again."
+        for plugin, count in sorted(changed.items())
+    )

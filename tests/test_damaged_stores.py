@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from flbench.cli import app
 from flbench.errors import StoreUnusable, UserError
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import collect
+from flbench.run_sources import StoreSource
 from flbench.store import Lease, Store, files
 from tests.faults.disks import ReadOnly
 from tests.faults.stub import orchestrate, write_toy_plan

@@ -18,7 +18,8 @@ from flbench.orchestrate import Orchestrator
 from flbench.planning import write_plan
 from flbench.report.figures.kinds import draw, write_figures
 from flbench.report.paper import Paper, figure_kinds
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import collect
+from flbench.run_sources import StoreSource
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from flbench.worker import Options

@@ -20,9 +20,9 @@ ROOMS = [
     "run_names", "papers", "report",
     "sweeps", "launch", "worker", "slurm", "testing", "bench",
     "trained", "execution", "execution_types", "checkpoints", "studies", "probes", "theory", "engine", "methods",
-    "metrics", "models",
+    "metrics", "models", "run_sources",
     "data", "store", "halving", "config", "registry", "references", "plugin_files", "messages", "streams", "sums",
-    "choices", "metric_specs", "errors", "parquet_files", "regular",
+    "choices", "metric_specs", "errors", "parquet_files", "regular", "literal",
 ]  # fmt: skip
 
 

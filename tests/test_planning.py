@@ -25,8 +25,9 @@ from flbench.launch.inline import InlineLauncher
 from flbench.planning import prepare_runs, resolve_data, with_planned_data, write_plan
 from flbench.registry import DATASETS
 from flbench.report import exports, transfer
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import collect
 from flbench.report.transfer import FilesSource
+from flbench.run_sources import StoreSource
 from flbench.store import Lease, Plan, Store
 from flbench.sweeps import load_sweep
 from flbench.worker import Options, work

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 import flbench
 from flbench.cli import app, main
 from flbench.errors import UserError
-from flbench.report.literal import visible
+from flbench.literal import visible
 from flbench.store import Entry, Lease, Store, encode_plan, strict_json
 from flbench.store.secrets import redact
 from tests.faults.stub import experiments

@@ -25,8 +25,8 @@ from flbench.progress import Watch
 from flbench.report.dataframes import tidy
 from flbench.report.leaderboard import build
 from flbench.report.parts import parts_of
-from flbench.report.runs import StoreSource
 from flbench.report.write.json import to_json
+from flbench.run_sources import StoreSource
 from flbench.store import Attempt, Lease, Plan, Races, Store, read_search
 from flbench.sweeps import SpecError, Sweep, load_sweep
 from flbench.worker import Options, work

@@ -58,7 +58,7 @@ def main() -> None:
             with plugin_mistakes():
                 app()
     except UserError as error:
-        from flbench.report.literal import visible  # slow, and after an error only
+        from flbench.literal import visible  # slow, and after an error only
 
         with guarded_output():
             print(f"error: {visible(str(error))}", file=sys.stderr)

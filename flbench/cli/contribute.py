@@ -16,7 +16,7 @@ from flbench.errors import UserError
 from flbench.messages import counted
 from flbench.report import exports, transfer
 from flbench.report.contributions import CONTRIBUTED, ContributedFile, Contribution, elsewhere, marked
-from flbench.report.runs import StoreSource, named_by
+from flbench.run_sources import StoreSource, named_by
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from flbench.sweeps.spec import NAME

@@ -18,12 +18,13 @@ from flbench.cli.screen import plain_table, say, wide_console
 from flbench.cli.stored_runs import runs_of_files, runs_of_store
 from flbench.config import headline_of
 from flbench.errors import UserError
+from flbench.literal import visible
 from flbench.messages import counted, unknown
 from flbench.metric_specs import METRICS
 from flbench.report.cells import FEWEST
 from flbench.report.differences import Differences, differences
-from flbench.report.literal import visible
-from flbench.report.runs import Run, StoreSource, collect
+from flbench.report.runs import Run, collect
+from flbench.run_sources import StoreSource
 from flbench.store import Store
 from flbench.sweeps import condition, find_file, load_sweep
 

@@ -15,7 +15,7 @@ from flbench.cli.options import LimitOption, OnlyOption, SetsOption, SpecsArgume
 from flbench.errors import UserError
 from flbench.messages import counted
 from flbench.report import exports, transfer
-from flbench.report.runs import StoreSource, named_by
+from flbench.run_sources import StoreSource, named_by
 from flbench.store import Heartbeat, Lease, Store
 from flbench.sweeps import load_sweeps
 

@@ -13,7 +13,7 @@ from flbench.cli.boundary import print_json
 from flbench.cli.numbers import file_size
 from flbench.cli.options import JsonOption, StoreOption
 from flbench.errors import UserError
-from flbench.report.literal import visible
+from flbench.literal import visible
 from flbench.store import Store
 from flbench.store.garbage import KINDS, Garbage, find, remove
 

@@ -16,10 +16,10 @@ from flbench.cli.curves import mixed_sparklines
 from flbench.cli.numbers import duration, handy, named, pace, value
 from flbench.cli.ranking import MOST_CELLS, Overview
 from flbench.cli.screen import LabelCells, live_area, plain_table, say
+from flbench.literal import visible
 from flbench.messages import counted
 from flbench.metric_specs import METRICS
 from flbench.progress import Progress, RunSnapshot
-from flbench.report.literal import visible
 
 #: Rows of active runs at most, and at least on a low terminal; further runs are counted.
 MOST_ROWS = 16

@@ -15,8 +15,8 @@ from flbench.cli.options import StoreOption
 from flbench.cli.run_curve import record_line
 from flbench.cli.targets import TargetsArgument, entries_of, find_targets
 from flbench.config import headline_of
+from flbench.literal import visible
 from flbench.regular import open_regular
-from flbench.report.literal import visible
 from flbench.store import AttemptDir, Entry, RunDir, RunState, Store
 from flbench.store.records import parse_records
 

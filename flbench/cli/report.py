@@ -42,11 +42,12 @@ from flbench.report.output import check_replaceable, targets, write_commented, w
 from flbench.report.page.document import document
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import options_of, parts_of
-from flbench.report.runs import Source, StoreSource, code_notes_of
+from flbench.report.runs import code_notes_of
 from flbench.report.transfer import FilesSource
 from flbench.report.write.html import to_html
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
+from flbench.run_sources import Source, StoreSource
 from flbench.store import Store
 from flbench.sweeps import collection_paused, load_sweeps
 

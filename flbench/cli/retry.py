@@ -12,8 +12,8 @@ from flbench.cli.boundary import print_json
 from flbench.cli.options import JsonOption, OnlyOption, StoreOption
 from flbench.cli.targets import TargetsArgument, entries_of, find_targets
 from flbench.errors import UserError
+from flbench.literal import visible
 from flbench.messages import counted
-from flbench.report.literal import visible
 from flbench.store import Store
 from flbench.sweeps import condition
 

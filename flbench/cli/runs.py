@@ -17,10 +17,10 @@ from flbench.cli.screen import LabelCells, plain_table, say, wide_console
 from flbench.cli.stored_runs import StoredRuns, newest_record, runs_of_files, runs_of_store
 from flbench.config import ALIASES, headline_of
 from flbench.errors import UserError
+from flbench.literal import visible
 from flbench.messages import counted, format_scalar, unknown
 from flbench.metric_specs import METRICS
 from flbench.report.dataframes import row_of
-from flbench.report.literal import visible
 from flbench.report.runs import Run, code_notes_of
 from flbench.run_names import common_fields, label
 from flbench.store import Entry, Store

@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from flbench.report.literal import visible
+from flbench.literal import visible
 
 #: Columns of a pipe, where prose is wrapped.
 PIPE = 240

@@ -14,8 +14,8 @@ from flbench.cli.run_curve import picture
 from flbench.cli.screen import plain_table, wide_console
 from flbench.cli.targets import entry_of
 from flbench.config import headline_of, label, parse_experiment
+from flbench.literal import visible
 from flbench.metric_specs import METRICS
-from flbench.report.literal import visible
 from flbench.store import AttemptDir, RunDir, Store, plan_name
 
 #: Numbers of a list that are shown before the rest is summarized.

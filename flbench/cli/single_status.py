@@ -8,7 +8,7 @@ from typing import Any
 
 from flbench.cli.plan_status import SweepStatus, Tally, tally_entries
 from flbench.cli.ranking import names
-from flbench.report.stored import Reason, StoredRun, notes_of, readable
+from flbench.run_sources import Reason, StoredRun, notes_of, readable
 from flbench.store import Entry, Store
 
 

@@ -15,14 +15,15 @@ from flbench.cli.plan_status import STATES, SweepStatus, failures_by_kind
 from flbench.cli.report import check_ending, writing
 from flbench.cli.status_tables import short_name
 from flbench.errors import UserError
+from flbench.literal import literal
 from flbench.report.blocks import Block, Charts, Code, Entry, Grid, Heading, Paragraph, Updated
 from flbench.report.charts import Points, charts
-from flbench.report.literal import literal
 from flbench.report.output import check_replaceable, write_text
 from flbench.report.parts import parts_of
-from flbench.report.runs import Run, StoreSource
+from flbench.report.runs import Run
 from flbench.report.write.html import to_html
 from flbench.run_names import joined_common, label
+from flbench.run_sources import StoreSource
 from flbench.store import Store
 from flbench.sweeps import Sweep
 from flbench.tracking.jobs import planned_sweep

@@ -12,8 +12,8 @@ from flbench.cli.numbers import duration, pace, percent
 from flbench.cli.plan_status import STATES, SweepStatus, failures_by_kind
 from flbench.cli.ranking import MOST_CELLS, best, cells_tables
 from flbench.cli.screen import LabelCells, fitting, plain_table
+from flbench.literal import visible
 from flbench.messages import counted
-from flbench.report.literal import visible
 from flbench.store import Store
 
 #: Active runs, and failures of each kind, shown at most; the rest is counted.

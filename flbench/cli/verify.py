@@ -18,9 +18,9 @@ from flbench.cli.recompute import recompute as compute_again
 from flbench.cli.review import recompute_exported, review
 from flbench.cli.targets import find_targets
 from flbench.errors import UserError
+from flbench.literal import visible
 from flbench.messages import counted
 from flbench.plugin_files import CURE
-from flbench.report.literal import visible
 from flbench.store import Store
 from flbench.store.verify import Audit, Problem
 

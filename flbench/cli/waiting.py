@@ -11,7 +11,7 @@ from typing import Self
 from rich.console import Console
 
 from flbench.cli.screen import can_redraw
-from flbench.report.literal import visible
+from flbench.literal import visible
 
 #: Seconds before the first text; seconds between two drawings on a terminal; longest pause between lines elsewhere.
 AFTER, REDRAW, LONGEST_PAUSE = 2.0, 0.2, 60.0

@@ -16,13 +16,13 @@ from itertools import groupby
 from typing import Any
 
 from flbench.config import Experiment, Federated, Training
+from flbench.literal import line
 from flbench.messages import format_scalar
 from flbench.metric_specs import METRICS, Record, value_of
-from flbench.report.literal import line
-from flbench.report.provenance import CONTRIBUTED_BY, describe
+from flbench.report.provenance import describe
 from flbench.report.runs import Run
 from flbench.report.ticks import DIGITS, Tick, axis_value, digits_of, tick
-from flbench.store.results import known_samples
+from flbench.store.results import CONTRIBUTED_BY, known_samples
 
 #: Cells with the same unit are one computation: the id of the cell, its round, the version of its data.
 Unit = tuple[str, int, str | None]

@@ -21,12 +21,12 @@ from ruamel.yaml import YAML
 
 from flbench.config import KINDS, registry_of
 from flbench.errors import UserError
+from flbench.literal import line
 from flbench.messages import some_of
 from flbench.registry import UnknownName
 from flbench.report.exports import Exported, read, run_ids
-from flbench.report.literal import line
-from flbench.report.provenance import CONTRIBUTED_BY
 from flbench.store import files
+from flbench.store.results import CONTRIBUTED_BY
 from flbench.store.verify import Problem
 from flbench.sweeps.source import Source
 from flbench.sweeps.spec import NAME, Strict

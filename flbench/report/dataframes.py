@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flbench.config import Experiment
+from flbench.literal import spreadsheet
 from flbench.messages import format_scalar
 from flbench.registry import Component
-from flbench.report.literal import spreadsheet
-from flbench.report.runs import Run, Source
+from flbench.report.runs import Run
+from flbench.run_sources import Source
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,7 +20,7 @@ from typing import Any
 from flbench.config import Experiment, canonical_json, content_of, parse_experiment
 from flbench.errors import UserError
 from flbench.parquet_files import most_bytes, read_bounded, unpacked
-from flbench.report.stored import StoredRun
+from flbench.run_sources import StoredRun
 from flbench.store import Result, RunRequest, files, strict_json
 from flbench.store.names import is_number, is_run_id
 from flbench.store.records import check_record, parse_records

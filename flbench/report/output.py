@@ -13,9 +13,9 @@ from flbench.report.leaderboard import build
 from flbench.report.page.document import document, documents
 from flbench.report.paper import Paper
 from flbench.report.parts import options_of, parts_of
-from flbench.report.runs import StoreSource
 from flbench.report.write.latex import comment
 from flbench.report.write.markdown import to_markdown
+from flbench.run_sources import StoreSource
 from flbench.store import Store, files
 from flbench.sweeps import Sweep
 

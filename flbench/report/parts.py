@@ -13,8 +13,9 @@ from typing import Any
 from flbench.config import Training, normal_path
 from flbench.plugin_files import plugin_files
 from flbench.report.board import Options
-from flbench.report.runs import Collection, Source, collect
+from flbench.report.runs import Collection, collect
 from flbench.report.tables import Between, Layout, Pair
+from flbench.run_sources import Source
 from flbench.sweeps import AGAINST, BETWEEN, CONTRAST_KEYS, IF, Sweep
 
 

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flbench.report.literal import line
+from flbench.literal import line
 from flbench.report.runs import Run
 from flbench.store import Result
+from flbench.store.results import CONTRIBUTED_BY
 
-#: The fact that names who contributed a run, and its field in the environment of a result.
-CONTRIBUTORS, CONTRIBUTED_BY = "Contributed by", "contributed_by"
+#: The fact that names who contributed a run.
+CONTRIBUTORS = "Contributed by"
 
 #: What is counted, in the order of the document.
 FACTS = ("Data", "Numerics", "Code", "Plug-ins", "Packages", "Hardware", CONTRIBUTORS)

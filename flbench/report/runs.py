@@ -9,79 +9,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
-from flbench.choices import OVER_TAIL, SelectBy
+from flbench.choices import OVER_TAIL, TAIL, SelectBy
 from flbench.config import Experiment, Training, canonical_json, plugins_of
-from flbench.data.datasets import Dataset
 from flbench.errors import UserError
 from flbench.halving import Ended, Halving
 from flbench.metric_specs import METRICS, Record, value_of
-from flbench.report.contents import by_dataset, choose_content, renamed
-from flbench.report.stored import Reason, StoredRun, notes_of, readable
-from flbench.store import Result, RunRequest, Store, changed_plugins
+from flbench.plugin_files import code_notes
+from flbench.run_sources import Reason, Source, named_by, notes_of, readable
+from flbench.store import Result, RunRequest, changed_plugins
 
 #: Fields that do not distinguish cells at one round: what was observed, what is averaged over, and the length of a run.
 NOT_COMPARED = frozenset({"seed", "eval_every", "probes", "rounds"})
-
-
-#: The number of evaluations that the rules of ``OVER_TAIL`` average.
-TAIL = 5
-
-
-class Source(Protocol):
-    """Where runs come from: a store, or exported files."""
-
-    def stored_runs(self) -> Iterator[StoredRun]:
-        """Yield every run."""
-
-    def results(self, run_id: str) -> Sequence[Result]:
-        """Return the published results of a run; empty for an unknown run."""
-
-    def metrics(self, run_id: str, result: Result) -> list[dict[str, Any]]:
-        """Return all records of one result, in the order of rounds."""
-
-    def state(self, experiment: Experiment) -> tuple[str, str | None]:
-        """Return the state of an unfinished run, and the kind of failure of a failed one."""
-
-
-class StoreSource:
-    """The runs of a store."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._results: dict[str, Sequence[Result]] = {}
-
-    def stored_runs(self) -> Iterator[StoredRun]:
-        """Yield every run that was ever started."""
-        for run_id in self._store.run_ids():
-            yield StoredRun.read(run_id, self._store.run(run_id).experiment)
-
-    def results(self, run_id: str) -> Sequence[Result]:
-        """Return the results of a run, read once; empty where one is unreadable, which ``state`` reports."""
-        if run_id not in self._results:
-            try:
-                self._results[run_id] = self._store.run(run_id).results()
-            except OSError:
-                self._results[run_id] = ()
-        return self._results[run_id]
-
-    def metrics(self, run_id: str, result: Result) -> list[dict[str, Any]]:
-        """Return the verified records of a result; empty where they are unreadable."""
-        try:
-            return self._store.run(run_id).metrics(result)
-        except OSError:
-            return []
-
-    def state(self, experiment: Experiment) -> tuple[str, str | None]:
-        """Return the state of an unfinished run; one that finished after its results were read is still ``running``."""
-        state = self._store.run(experiment.run_id).state(experiment)
-        if state.status == "done":
-            return "running", None
-        return state.status, state.kind if state.status == "failed" else None
 
 
 @dataclass(frozen=True)
@@ -215,35 +158,6 @@ def collect(
     return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), left_out, source)
 
 
-def named_by(source: Source, requests: Sequence[Experiment]) -> list[Experiment]:
-    """Return the experiments on the content of their data that the runs of ``source`` have.
-
-    A data set that names its content keeps it. The official content comes first where there are runs on it; other
-    content is used where it is the only one, or the one on this machine.
-
-    Raises:
-        UserError: the runs are on several contents, none of which is on this machine.
-    """
-    stored: list[tuple[Experiment, Dataset]] | None = None
-    named: dict[Dataset, Dataset] = {}
-    for dataset, experiments in by_dataset(requests).items():
-        if dataset.content is not None:
-            continue
-        if dataset.official and any(source.results(experiment.run_id) for experiment in experiments):
-            continue
-        if stored is None:
-            known = ((one, getattr(one, "dataset", None)) for run in source.stored_runs() if (one := run.experiment))
-            stored = [(one, own) for one, own in known if own is not None]
-        ids = {experiment.run_id for experiment in experiments}
-        contents = Counter(
-            own.content
-            for experiment, own in stored
-            if own.content and own.same_place(dataset) and experiment.having(dataset=dataset).run_id in ids
-        )
-        named[dataset] = dataset.holding(choose_content(dataset, contents))
-    return renamed(requests, named)
-
-
 def _dropped(source: Source, experiments: Sequence[Experiment], search: Halving) -> dict[str, int]:
     """Return the rung at which a search dropped each run that it dropped, by run id."""
 
@@ -336,15 +250,6 @@ def _record_that_counts(
         if scored:
             return max(scored, key=lambda pair: pair[0])[1]
     return next((record for record in records if record["round"] == rounds), None)
-
-
-def code_notes(changed: Mapping[str, int]) -> tuple[str, ...]:
-    """Return a sentence for each plug-in that changed after runs had finished, of which it gives the number."""
-    return tuple(
-        f"The source code of the plug-in {plugin} has changed: flbench run or sweep executes {count:,} finished "
-        f"{'run' if count == 1 else 'runs'} again."
-        for plugin, count in sorted(changed.items())
-    )
 
 
 def code_notes_of(runs: Iterable[Run]) -> tuple[str, ...]:

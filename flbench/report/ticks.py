@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 from flbench.config import Experiment, registry_of
+from flbench.literal import line
 from flbench.messages import public_scalar
 from flbench.registry import Component, default_of
-from flbench.report.literal import line
 
 #: Significant digits of a number on an axis; more where its values would look equal.
 DIGITS = 4

@@ -8,16 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from flbench.choices import TAIL
 from flbench.config import Experiment, canonical_json, plugins_of
 from flbench.errors import UserError
 from flbench.report.exports import Exported, read
-from flbench.report.runs import TAIL
-from flbench.report.stored import RETIRED, StoredRun
+from flbench.run_sources import RETIRED, StoredRun
 from flbench.store import Lease, Result, RunDir, Store, changed_plugins, files, strict_json
-from flbench.store.results import is_plain
-
-#: Fields of an environment that concern the machine's user rather than the numbers; they do not leave the store.
-PRIVATE = frozenset({"host", "argv", "cuda_visible_devices"})
+from flbench.store.results import without_private
 
 ImportOutcome = Literal[
     "imported", "already there", "superseded", "different numbers", "in use", "retired", "unreadable"
@@ -101,11 +98,6 @@ def _ends_of(whole: Exported) -> Exported:
         metrics_bytes=len(metrics),
     )
     return dataclasses.replace(whole, metrics=metrics, result=result)
-
-
-def without_private(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what may leave the store of an environment in which a run was computed."""
-    return {name: value for name, value in environment.items() if name not in PRIVATE and is_plain(value)}
 
 
 def contradiction(result: Result, records: Sequence[Mapping[str, Any]], new: Exported) -> str | None:

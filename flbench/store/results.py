@@ -73,6 +73,18 @@ def changed_plugins(environment: Mapping[str, Any], plugins: str) -> list[str]:
     return sorted(plugin.partition("=")[0] for plugin in changed)
 
 
+#: Fields of an environment that concern the machine's user rather than the numbers; they do not leave the store.
+PRIVATE = frozenset({"host", "argv", "cuda_visible_devices"})
+
+#: The field of a result's environment that names who contributed it.
+CONTRIBUTED_BY = "contributed_by"
+
+
+def without_private(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what may leave the store of an environment in which a run was computed."""
+    return {name: value for name, value in environment.items() if name not in PRIVATE and is_plain(value)}
+
+
 @lru_cache(1000)
 def _shared(items: frozenset[Any]) -> frozenset[Any]:
     """Return a set of these items; equal sets are one object."""

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from flbench.config import canonical_json, digest, parse_experiment
 from flbench.messages import text_without_directories, without_directories
-from flbench.report.transfer import without_private
 from flbench.run_names import label
 from flbench.store import Result, RunDir, RunState, strict_json
+from flbench.store.results import without_private
 
 #: Longest tag, and longest name or group, that W&B accepts, in characters.
 LONGEST_TAG, LONGEST_NAME = 64, 128

@@ -14,8 +14,8 @@ from flbench.report.figures.kinds import write_figures
 from flbench.report.leaderboard import build
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import options_of, parts_of
-from flbench.report.runs import StoreSource
 from flbench.report.write.json import to_json
+from flbench.run_sources import StoreSource
 from flbench.store import Store
 from flbench.sweeps import Sweep
 

@@ -16,8 +16,8 @@ import pytest
 from flbench.registry import METHODS
 from flbench.report import exports
 from flbench.report.exports import Exported
-from flbench.report.provenance import CONTRIBUTED_BY
 from flbench.store import Store, strict_json
+from flbench.store.results import CONTRIBUTED_BY
 from tests.cli.test_report import fill, flbench, here  # noqa: F401  the fixture
 
 ADA = Path("results/contributed/ada")

@@ -11,7 +11,8 @@ from flbench.cli import main
 from flbench.papers import papers
 from flbench.report import exports, transfer
 from flbench.report.output import write_leaderboard
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import collect
+from flbench.run_sources import StoreSource
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from tests.report.stores import accuracy, experiment, filled, finish, leaderboard_of, markdown_of, records, unfolded_of

@@ -13,8 +13,9 @@ from flbench.errors import UserError
 from flbench.planning import write_plan
 from flbench.report import exports, transfer
 from flbench.report.differences import differences
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import collect
 from flbench.report.stats import paired
+from flbench.run_sources import StoreSource
 from flbench.store import Lease, Store
 from flbench.sweeps import load_sweep
 from tests.report.stores import FORGOTTEN, accuracy, claim, experiment, fail, filled, finish, forget_norm, small_sweep

@@ -20,7 +20,8 @@ import pytest
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable, UserError
 from flbench.orchestrate import Outcome
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import collect
+from flbench.run_sources import StoreSource
 from flbench.store import Heartbeat, Lease, Store, files, leases, read_plan, strict_json
 from flbench.store.leases import process_start
 from tests.faults.disks import ShiftedClock, TwoClocks

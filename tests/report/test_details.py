@@ -13,8 +13,9 @@ import pytest
 
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
-from flbench.report.runs import Collection, Run, StoreSource, collect
+from flbench.report.runs import Collection, Run, collect
 from flbench.report.write.json import to_json
+from flbench.run_sources import StoreSource
 from flbench.store import Store
 from tests.report.stores import draw, experiment, finish, leaderboard_of, markdown_of, records, unfolded_of
 

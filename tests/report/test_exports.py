@@ -21,8 +21,9 @@ from flbench.config import Experiment, canonical_json
 from flbench.errors import UserError
 from flbench.report import exports, transfer
 from flbench.report.cells import cells_of
-from flbench.report.runs import Source, StoreSource, collect
+from flbench.report.runs import collect
 from flbench.report.transfer import FilesSource
+from flbench.run_sources import Source, StoreSource
 from flbench.store import Lease, Store
 from tests.report.stores import (
     FORGOTTEN,

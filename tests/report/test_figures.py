@@ -19,9 +19,10 @@ from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing, save_as
 from flbench.report.figures.style import COLORS, color_numbers, row_styles
 from flbench.report.paper import figure_kinds
-from flbench.report.runs import Collection, Run, StoreSource, collect
+from flbench.report.runs import Collection, Run, collect
 from flbench.report.tables import Pair
 from flbench.report.ticks import Tick
+from flbench.run_sources import StoreSource
 from flbench.store import Lease, Store
 from tests.papers.label_skew.test_claims_published import done, seeds
 from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, records, write_figures

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from flbench.literal import literal, spreadsheet, visible
 from flbench.report.blocks import Paragraph
 from flbench.report.board import Leaderboard
 from flbench.report.dataframes import write_csv
-from flbench.report.literal import literal, spreadsheet, visible
-from flbench.report.runs import Collection, Run, StoreSource, collect
+from flbench.report.runs import Collection, Run, collect
 from flbench.report.write.html import to_html
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
+from flbench.run_sources import StoreSource
 from flbench.store import Store
 from tests.report.stores import experiment, fail, finish, html_of, leaderboard_of, markdown_of, write_figures
 from tests.report.test_html import PageReader

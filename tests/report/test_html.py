@@ -15,8 +15,9 @@ import pytest
 from flbench.report.blocks import Charts, Entry, Figure, Fold, Grid, Heading, Paragraph, Updated
 from flbench.report.board import Leaderboard
 from flbench.report.output import write_text
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import collect
 from flbench.report.write.html import to_html
+from flbench.run_sources import StoreSource
 from tests.browser import Browser, needs_browser
 from tests.report.stores import html_of, leaderboard_of, write_figures
 from tests.report.test_leaderboard import everything

@@ -16,11 +16,12 @@ from flbench.errors import UserError
 from flbench.report.board import Leaderboard
 from flbench.report.cells import lines_below, mean_text
 from flbench.report.dataframes import tidy
-from flbench.report.runs import Collection, StoreSource, collect
+from flbench.report.runs import Collection, collect
 from flbench.report.tables import Table
 from flbench.report.ticks import tick
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
+from flbench.run_sources import StoreSource
 from flbench.store import Store
 from tests.report.stores import (
     NUMERICS,

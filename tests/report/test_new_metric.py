@@ -12,8 +12,9 @@ import pytest
 from flbench.choices import SelectBy
 from flbench.cli.recompute import _farthest
 from flbench.metric_specs import METRICS, Metric
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import collect
 from flbench.report.write.json import to_json
+from flbench.run_sources import StoreSource
 from flbench.store import Store
 from tests.report.stores import experiment, finish, leaderboard_of, markdown_of, records
 

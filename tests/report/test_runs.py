@@ -8,7 +8,8 @@ import pytest
 
 from flbench.config import Experiment
 from flbench.report import dataframes
-from flbench.report.runs import Run, StoreSource, collect
+from flbench.report.runs import Run, collect
+from flbench.run_sources import StoreSource
 from flbench.store import Store
 from tests.report.stores import FORGOTTEN, claim, experiment, fail, finish, forget_norm, records
 

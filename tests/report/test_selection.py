@@ -10,8 +10,9 @@ import pytest
 
 from flbench.report import exports, transfer
 from flbench.report.cells import Cell, lines_below
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import collect
 from flbench.report.transfer import FilesSource
+from flbench.run_sources import StoreSource
 from flbench.store import Store
 from tests.report.stores import experiment, finish, leaderboard_of, markdown_of, records
 

@@ -16,7 +16,7 @@ from flbench.config.base import Rounds, Whole
 from flbench.papers import papers
 from flbench.report.leaderboard import build
 from flbench.report.parts import options_of, parts_of
-from flbench.report.runs import StoreSource
+from flbench.run_sources import StoreSource
 from flbench.store import Lease, Plan, Store, records
 from flbench.studies.base import Record, Study
 from flbench.studies.experiment import StudyExperiment

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flbench.literal import literal
 from flbench.metric_specs import METRICS
 from flbench.papers.evidence import number_entry
 from flbench.papers.label_skew import (
@@ -23,7 +24,6 @@ from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Par
 from flbench.report.board import Section
 from flbench.report.claims import Claim, claims_grid
 from flbench.report.correlation import Mean
-from flbench.report.literal import literal
 from flbench.report.runs import Collection
 from flbench.report.units import distinct
 

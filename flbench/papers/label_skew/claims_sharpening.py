@@ -16,13 +16,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from flbench.choices import TAIL
 from flbench.papers.evidence import Outcome, combined, three_digits
 from flbench.papers.label_skew.claims_learning_rate import OVER_CHANCE, chance
 from flbench.papers.label_skew.probe_cells import Probed, number, probes_of
 from flbench.report.cells import Cell
 from flbench.report.claims import Claim
 from flbench.report.planned import Judged, judged
-from flbench.report.runs import TAIL, Collection
+from flbench.report.runs import Collection
 from flbench.report.stats import Difference, paired
 from flbench.report.ticks import Tick
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from flbench.literal import literal
 from flbench.messages import format_scalar
 from flbench.papers.evidence import claim, exponent_text, mean_text, percent_text
 from flbench.papers.rank_collapse import PAPER, claims_depth, claims_networks, claims_pretraining
@@ -12,7 +13,6 @@ from flbench.papers.rank_collapse.networks import DEEP_ENOUGH, Growth, Net, grow
 from flbench.papers.rank_collapse.training import Arm, Setting, settings_of
 from flbench.report.blocks import Block, Entry, Grid, Paragraph, words
 from flbench.report.claims import Chapter
-from flbench.report.literal import literal
 from flbench.report.runs import Collection, Run
 
 _SOURCE = "@daneshmand2020rank"

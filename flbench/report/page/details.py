@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from flbench.literal import literal
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Fold, Grid, Heading, Paragraph, words
 from flbench.report.board import Details, Section
 from flbench.report.cells import Cell
 from flbench.report.costs import Costs, Reached
-from flbench.report.literal import literal
 from flbench.report.lr_range import WITHIN, Range, Ranges
 from flbench.report.page.budget import budget_blocks
 from flbench.report.stats import Contrast

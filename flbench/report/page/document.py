@@ -11,11 +11,11 @@ from pathlib import Path
 
 from flbench.config import Training
 from flbench.errors import UserError
+from flbench.literal import literal
 from flbench.messages import counted
 from flbench.report.blocks import Block, Figure, Heading, Items, Paragraph, anchor, shifted
 from flbench.report.board import Leaderboard
 from flbench.report.claims import Chapter
-from flbench.report.literal import literal
 from flbench.report.page.first import first_page, pictures_of_first, place_page
 from flbench.report.page.reading import provenance, reading
 from flbench.report.page.sections import chapter_blocks, place_blocks

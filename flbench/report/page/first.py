@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from flbench.choices import ON_VALIDATION_DATA
+from flbench.literal import literal
 from flbench.messages import counted, some_of
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Figure, Grid, Heading, Items, Paragraph, words
@@ -13,7 +14,6 @@ from flbench.report.board import Leaderboard, Picture, Section
 from flbench.report.cells import code_text, gap_text, listing, mean_text, tail_text
 from flbench.report.claims import UNDECIDED, VERDICTS, Chapter, Claim
 from flbench.report.headline import Answer, Column, Headline, Row, answers, headline
-from flbench.report.literal import literal
 from flbench.report.page.planned import last_note, planned_grid
 from flbench.report.page.sections import WHEN
 from flbench.report.planned import Judged, Planned, Verdict

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flbench.literal import literal
 from flbench.report.blocks import Block, Code, Heading, Items, Paragraph
 from flbench.report.board import Leaderboard
 from flbench.report.cells import COLLAPSE, CONFIDENCE, FAR
-from flbench.report.literal import literal
 from flbench.report.stats import LEVEL
 from flbench.report.wording import TIED, margins_text
 

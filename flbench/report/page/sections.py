@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from flbench.choices import SelectBy
+from flbench.choices import TAIL, SelectBy
 from flbench.halving import Halving
+from flbench.literal import literal
 from flbench.messages import counted, some_of
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, shifted, words
 from flbench.report.board import Leaderboard, Picture, Section
 from flbench.report.cells import lines_below, mean_text
 from flbench.report.claims import Chapter, claims_grid
-from flbench.report.literal import literal
 from flbench.report.page.details import detail_blocks
 from flbench.report.page.planned import planned_blocks
-from flbench.report.runs import TAIL
 from flbench.report.summary import Overall
 from flbench.report.supplement import Place
 from flbench.report.tables import Position, Table

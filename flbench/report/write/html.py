@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape, unescape
 from pathlib import Path
 
+from flbench.literal import visible
 from flbench.report.blocks import (
     Block,
     Charts,
@@ -31,7 +32,6 @@ from flbench.report.blocks import (
     Updated,
     anchor,
 )
-from flbench.report.literal import visible
 
 #: The folder of the style sheets and scripts of pages.
 _PARTS = Path(__file__).parent

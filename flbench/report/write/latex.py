@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from string import ascii_lowercase
 
+from flbench.literal import line
 from flbench.report.blocks import Entry, Grid
 from flbench.report.figures.in_paper import Width
-from flbench.report.literal import line
 from flbench.report.page.floats import Table
 from flbench.report.write.columns import fitting
 

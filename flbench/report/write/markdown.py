@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from flbench.literal import literal, visible
 from flbench.report.blocks import Block, Charts, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, Updated
-from flbench.report.literal import literal, visible
 
 
 def to_markdown(blocks: Sequence[Block], folder: Path | None = None) -> str:

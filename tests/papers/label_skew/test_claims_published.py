@@ -13,8 +13,9 @@ from flbench.papers.label_skew.claims_published import Published, compare
 from flbench.papers.label_skew.published import PublishedRow
 from flbench.papers.published_numbers import Comparison
 from flbench.report.board import Leaderboard
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import collect
 from flbench.report.write.json import to_json
+from flbench.run_sources import StoreSource
 from flbench.store import Store
 from tests.report.stores import claim, experiment, fail, finish, leaderboard_of, markdown_of
 
