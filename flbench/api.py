@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flbench.choices import DEFAULT_STORE, Device, SelectBy
 from flbench.config import Experiment, parse_experiment, require_device
 from flbench.errors import UserError
+from flbench.exchange.transfer import FilesSource
 from flbench.launchers import SweepWorkers, require_computable, run_launcher
 from flbench.notebook import notebook_bar
 from flbench.orchestrate import Orchestrator
@@ -24,7 +25,6 @@ from flbench.planning import prepare_runs, resolve_data, write_plan
 from flbench.report import dataframes
 from flbench.report.preview import check_report_of
 from flbench.report.runs import collect
-from flbench.report.transfer import FilesSource
 from flbench.run_sources import Source, StoreSource
 from flbench.store import Store, plan_name
 from flbench.sweeps import load_sweep

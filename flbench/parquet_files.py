@@ -11,16 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from mmap import mmap
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from flbench.regular import open_regular
-
-#: Most bytes that a file may unpack to. Exported runs unpack to 12 times their size, and 100,000 runs to 0.3 GB.
-MOST_BYTES = 1 << 30
-
-#: Most bytes that a file may unpack to for each of its own, and how many any file may unpack to.
-MOST_RATIO, SMALL = 100, 4 << 20
+#: Most bytes that a file may unpack to for each of its own.
+MOST_RATIO = 100
 
 #: Most bytes of a footer, and most structures and lists in it: a decoder takes about 1 KB for each.
 MOST_FOOTER, MOST_STRUCTURES = 16 << 20, 100_000
@@ -52,20 +46,6 @@ class Unpacked:
     def rows_within(self, size: int, most: int) -> int:
         """Return how many rows to decode at once, at most ``most``, so that they have about ``size`` bytes."""
         return max(1, min(most, size // max(1, self.repeated)))
-
-
-def most_bytes(size: int) -> int:
-    """Return how many bytes a file of ``size`` bytes may unpack to."""
-    return min(MOST_BYTES, max(SMALL, MOST_RATIO * size))
-
-
-def read_bounded(path: Path) -> bytes:
-    """Return the bytes of a file; raises ValueError for more than ``MOST_BYTES``, and as ``open_regular``."""
-    with open_regular(path) as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-    return data
 
 
 def unpacked(data: bytes | mmap, most: int) -> Unpacked:

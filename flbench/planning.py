@@ -16,10 +16,10 @@ from flbench.config import Experiment, plugins_of
 from flbench.data.datasets import Dataset, load, load_named
 from flbench.data.preflight import misfits
 from flbench.errors import DataMissing, UserError
+from flbench.exchange import transfer
 from flbench.messages import counted
 from flbench.plugin_files import code_notes
 from flbench.registry import DATASETS
-from flbench.report import transfer
 from flbench.run_sources import StoreSource, by_dataset, named_by, renamed
 from flbench.store import (
     Heartbeat,

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flbench.report import exports
+from flbench.exchange import exports
 
 ROOT = Path(__file__).parents[1]
 SOUND = ROOT / "results/quickstart.parquet"

@@ -12,7 +12,7 @@ from rich.jupyter import JupyterMixin
 
 import flbench
 from flbench.errors import UserError
-from flbench.report import exports, transfer
+from flbench.exchange import exports, transfer
 from flbench.store import Store
 from tests.report.stores import FORGOTTEN, accuracy, experiment, filled, finish, forget_norm
 from tests.start_up import HEAVY, SLOW, heavy_imports

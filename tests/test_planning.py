@@ -19,14 +19,14 @@ from flbench.cli.targets import find_plans
 from flbench.config import Experiment, parse_experiment
 from flbench.data.datasets import load, load_named
 from flbench.errors import DataMissing, OtherData, UserError
+from flbench.exchange import exports, transfer
+from flbench.exchange.transfer import FilesSource
 from flbench.execution import Runner
 from flbench.execution_types import Settings
 from flbench.launch.inline import InlineLauncher
 from flbench.planning import prepare_runs, resolve_data, with_planned_data, write_plan
 from flbench.registry import DATASETS
-from flbench.report import exports, transfer
 from flbench.report.runs import collect
-from flbench.report.transfer import FilesSource
 from flbench.run_sources import StoreSource
 from flbench.store import Lease, Plan, Store
 from flbench.sweeps import load_sweep

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flbench.report import exports
+from flbench.exchange import exports
 
 ROOT = Path(__file__).parents[1]
 

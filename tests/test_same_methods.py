@@ -11,6 +11,7 @@ import pytest
 from torch import nn
 
 from flbench.config import Federated, parse_experiment
+from flbench.exchange.transfer import FilesSource
 from flbench.methods.fedbn import FedBN
 from flbench.models.base import Model
 from flbench.models.initial_weights import build
@@ -19,7 +20,6 @@ from flbench.models.sites import Shape, Site
 from flbench.registry import MODELS, NORMS
 from flbench.report.cells import Cell
 from flbench.report.runs import Run
-from flbench.report.transfer import FilesSource
 from flbench.store import Store
 from tests.own_models import OWN_MODELS, Halves
 from tests.test_execution import run

@@ -31,9 +31,8 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "plot": ("plot", "plot", "Draw one kind of figure."),
     },
     "Store": {
-        "export": ("exchange", "export", "Write finished runs into one compact file."),
+        "export": ("exchange", "export", "Write finished runs into one file, or a contribution."),
         "import": ("exchange", "import_", "Add exported runs to a store."),
-        "contribute": ("contribute", "contribute", "Export runs for a pull request."),
         "sync": ("sync", "sync", "Mirror finished runs to Weights & Biases."),
         "gc": ("gc", "gc", "Delete superseded checkpoints and stale files."),
         "verify": ("verify", "verify", "Check a store or exported files; compute runs again."),
@@ -55,6 +54,9 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
 #: The same commands by name.
 COMMANDS = {name: where for commands in GROUPS.values() for name, where in commands.items()}
 
+#: Commands of the last release that have another name, and that name.
+RENAMED: Mapping[str, str] = {"contribute": "export --contribute NAME SPEC"}
+
 
 class Commands(TyperGroup):
     """The commands; an unexpected error of the operating system becomes a message."""
@@ -69,6 +71,12 @@ class Commands(TyperGroup):
         for title, commands in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(f"{name:<{width}}", summary) for name, (*_, summary) in commands.items()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments name; raises UserError for a former name, with the present one."""
+        if args[0] in RENAMED:
+            raise UserError(f"flbench {args[0]} has become: flbench {RENAMED[args[0]]}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Return the result of a command.

@@ -30,6 +30,7 @@ from flbench.cli.options import (
 )
 from flbench.cli.screen import wide_console
 from flbench.errors import UserError
+from flbench.exchange.transfer import FilesSource
 from flbench.messages import counted
 from flbench.papers import papers
 from flbench.report.bibliography import bibliography
@@ -43,7 +44,6 @@ from flbench.report.page.document import document
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import options_of, parts_of
 from flbench.report.runs import code_notes_of
-from flbench.report.transfer import FilesSource
 from flbench.report.write.html import to_html
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal

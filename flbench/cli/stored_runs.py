@@ -9,9 +9,9 @@ from pathlib import Path
 
 from flbench.cli.targets import entry_of, find_targets
 from flbench.errors import StoreUnusable
+from flbench.exchange.transfer import FilesSource
 from flbench.metric_specs import Record
 from flbench.report.runs import Run, collect
-from flbench.report.transfer import FilesSource
 from flbench.run_sources import Reason, StoredRun, StoreSource, notes_of, readable
 from flbench.store import Store, read_plan, read_search
 

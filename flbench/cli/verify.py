@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,25 +13,23 @@ from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
 from flbench.cli.completion import targets
 from flbench.cli.options import MOST_RUNS, DataOption, JsonOption, ResultsOption, StoreOption
-from flbench.cli.recompute import Recomputed
-from flbench.cli.recompute import recompute as compute_again
-from flbench.cli.review import recompute_exported, review
 from flbench.cli.targets import find_targets
 from flbench.errors import UserError
+from flbench.exchange.contributions import Review
+from flbench.exchange.findings import Findings
+from flbench.exchange.recompute import Recomputed, recompute_exported
+from flbench.exchange.recompute import recompute as recompute_stored
+from flbench.exchange.store_audit import Audit
 from flbench.literal import visible
 from flbench.messages import counted
 from flbench.plugin_files import CURE
 from flbench.store import Store
-from flbench.store.verify import Audit, Problem
 
 #: Problems printed at most; further ones are counted.
 MOST_PROBLEMS = 50
 
 #: Exit codes: something is wrong; nothing is, but some runs cannot be checked before their plug-in is named.
 _WRONG, _UNCHECKED = 1, 2
-
-#: Ids of runs by the component that is not known here.
-Unknown = Mapping[str, Set[str]]
 
 
 def verify(
@@ -82,57 +80,40 @@ def verify(
 
     Example: flbench verify --results results/contributed --recompute 3
     """
+    found: Findings
+    again: Iterator[Recomputed]
     if results is not None:
         if names:
             raise UserError(f"--results checks exported files, {names[0]} would be in a store: name one of both")
-        _verify_exported(results, recompute, data, as_json=as_json)
-        return
-    root, wanted = _store_and_targets(store, names or [])
-    audit, run_ids = _audit(Store(root, create=False), wanted)
-    if not as_json:
-        _print(audit)
-    sound = [run_id for run_id in run_ids if audit.is_sound(run_id)]
-    verdicts = _shown(compute_again(audit.store, sound, recompute, data), quiet=as_json) if recompute else []
-    if as_json:
+        found = review = Review.of(results)
+        checked: dict[str, Any] = {"results": [str(path) for path in results], "runs": len(review.runs)}
+        shown = f"{counted(len(review.runs), 'run')} in {', '.join(map(str, results))}: {review.summary}"
+        again = recompute_exported(review.runs, recompute, data)
+    else:
+        root, wanted = _store_and_targets(store, names or [])
+        found = audit = Audit(store=Store(root, create=False))
+        run_ids = _check(audit, wanted)
         checked = {"store": str(root), "runs": audit.runs, "files": audit.files}
-        print_json(_summary(checked, audit.problems, audit.unknown, verdicts))
-    _end(audit.problems, audit.unknown, verdicts)
-
-
-def _verify_exported(paths: list[Path], count: int, data: Path | None, *, as_json: bool) -> None:
-    found = review(paths)
+        aside = sum(1 for _ in audit.store.quarantine.glob("*"))
+        noted = f"; found damaged before: {counted(aside, 'file')} in {audit.store.quarantine}" if aside else ""
+        shown = f"{counted(audit.runs, 'run')}, {counted(audit.files, 'file')}: {audit.summary}{noted}"
+        again = recompute_stored(audit.store, [one for one in run_ids if audit.is_sound(one)], recompute, data)
     if not as_json:
-        _print_problems(found.problems, found.unknown)
-        noted = _found(found.problems, found.unknown)
-        typer.echo(visible(f"{counted(len(found.runs), 'run')} in {', '.join(map(str, paths))}: {noted}"))
-    verdicts = _shown(recompute_exported(found.runs, count, data), quiet=as_json) if count else []
+        _print(found)
+        typer.echo(visible(shown))
+    verdicts = _shown(again, quiet=as_json) if recompute else []
     if as_json:
-        checked = {"results": [str(path) for path in paths], "runs": len(found.runs)}
-        print_json(_summary(checked, found.problems, found.unknown, verdicts))
-    _end(found.problems, found.unknown, verdicts)
-
-
-def _summary(
-    checked: dict[str, Any], problems: Sequence[Problem], unknown: Unknown, verdicts: Sequence[Recomputed]
-) -> dict[str, Any]:
-    """Return what ``--json`` prints."""
-    return {
-        "schema": 1,
-        **checked,
-        "problems": [{"path": str(one.path), "what": one.what} for one in problems],
-        "unknown": {component: sorted(run_ids) for component, run_ids in sorted(unknown.items())},
-        "recomputed": [dataclasses.asdict(verdict) for verdict in verdicts],
-    }
-
-
-def _end(problems: Sequence[Problem], unknown: Unknown, verdicts: Sequence[Recomputed]) -> None:
-    if problems or any(verdict.verdict == "different" for verdict in verdicts):
+        problems = [{"path": str(one.path), "what": one.what} for one in found.problems]
+        unknown = {component: sorted(run_ids) for component, run_ids in sorted(found.unknown.items())}
+        recomputed = [dataclasses.asdict(verdict) for verdict in verdicts]
+        print_json({"schema": 1, **checked, "problems": problems, "unknown": unknown, "recomputed": recomputed})
+    if found.problems or any(verdict.verdict == "different" for verdict in verdicts):
         raise typer.Exit(_WRONG)
-    if unknown:
+    if found.unknown:
         raise typer.Exit(_UNCHECKED)
 
 
-def _store_and_targets(store: Path, names: list[str]) -> tuple[Path, list[str]]:
+def _store_and_targets(store: Path, names: Sequence[str]) -> tuple[Path, Sequence[str]]:
     """Return the store, which an argument may name in place of the option, and the other arguments."""
     stores = [name for name in names if Store.exists(Path(name))]
     if not stores:
@@ -142,42 +123,26 @@ def _store_and_targets(store: Path, names: list[str]) -> tuple[Path, list[str]]:
     return Path(stores[0]), []
 
 
-def _audit(store: Store, names: list[str]) -> tuple[Audit, list[str]]:
-    """Check what the user named; return the audit and the ids of the runs in it."""
-    audit = Audit(store)
+def _check(audit: Audit, names: Sequence[str]) -> list[str]:
+    """Check what the user named in a store; return the ids of the runs in it."""
     if not names:
         audit.everything()
-        return audit, list(store.run_ids())
-    targets = find_targets(store, names)
+        return list(audit.store.run_ids())
+    targets = find_targets(audit.store, names)
     planned = [entry.run_id for directory in targets.plans for entry in audit.plan(directory)]
     run_ids = sorted({*planned, *targets.run_ids})
     for run_id in run_ids:
-        if (path := store.run(run_id).path).exists():
+        if (path := audit.store.run(run_id).path).exists():
             audit.run(path)
-    return audit, run_ids
+    return run_ids
 
 
-def _print(audit: Audit) -> None:
-    _print_problems(audit.problems, audit.unknown)
-    aside = sum(1 for _ in audit.store.quarantine.glob("*"))
-    noted = f"; found damaged before: {counted(aside, 'file')} in {audit.store.quarantine}" if aside else ""
-    typer.echo(
-        f"{counted(audit.runs, 'run')}, {counted(audit.files, 'file')}: {_found(audit.problems, audit.unknown)}{noted}"
-    )
-
-
-def _found(problems: Sequence[Problem], unknown: Unknown) -> str:
-    if problems:
-        return counted(len(problems), "problem")
-    return "no damage found" if unknown else "all sound"
-
-
-def _print_problems(problems: Sequence[Problem], unknown: Unknown) -> None:
-    for problem in problems[:MOST_PROBLEMS]:
+def _print(found: Findings) -> None:
+    for problem in found.problems[:MOST_PROBLEMS]:
         typer.echo(visible(f"{problem.path}: {problem.what}"))
-    if len(problems) > MOST_PROBLEMS:
-        typer.echo(f"and {len(problems) - MOST_PROBLEMS} more; --json lists all")
-    for component, run_ids in sorted(unknown.items()):
+    if len(found.problems) > MOST_PROBLEMS:
+        typer.echo(f"and {len(found.problems) - MOST_PROBLEMS} more; --json lists all")
+    for component, run_ids in sorted(found.unknown.items()):
         whose = f"{counted(len(run_ids), 'run')} not checked: {'its' if len(run_ids) == 1 else 'their'}"
         typer.echo(visible(f"{whose} {component} is not known here{CURE}"))
 

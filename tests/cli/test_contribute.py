@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from flbench.exchange import exports
+from flbench.exchange.exports import Exported
 from flbench.registry import METHODS
-from flbench.report import exports
-from flbench.report.exports import Exported
 from flbench.store import Store, strict_json
 from flbench.store.results import CONTRIBUTED_BY
 from tests.cli.test_report import fill, flbench, here  # noqa: F401  the fixture

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flbench.report import exports
-from flbench.report.transfer import export_runs
+from flbench.exchange import exports
+from flbench.exchange.transfer import export_runs
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from tests.cli.test_report import fill, flbench, here  # noqa: F401  the fixture
@@ -95,7 +95,7 @@ def test_mistakes_are_reported_in_one_line(
 @pytest.mark.usefixtures("here")
 def test_a_result_of_earlier_code_is_superseded(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     """Of two results of one run the one of the present code is exported and imported; both commands count the other."""
-    for module in ("store.results", "report.transfer"):
+    for module in ("store.results", "exchange.transfer"):
         monkeypatch.setattr(f"flbench.{module}.plugins_of", lambda raw: "mine=new")
     store = Store(Path("runs"))
     twice, longer, old = (experiment(seed=seed) for seed in range(3))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flbench.cli import main
+from flbench.exchange import exports, transfer
 from flbench.papers import papers
-from flbench.report import exports, transfer
 from flbench.report.output import write_leaderboard
 from flbench.report.runs import collect
 from flbench.run_sources import StoreSource

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from flbench.cli import app
 from flbench.errors import UserError
+from flbench.exchange import exports, transfer
 from flbench.planning import write_plan
-from flbench.report import exports, transfer
 from flbench.report.differences import differences
 from flbench.report.runs import collect
 from flbench.report.stats import paired

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from flbench.report import exports
+from flbench.exchange import exports
 from tests.fuzz import mutations
 
 #: Commands on a store. None of them waits for workers.

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from flbench.config import Experiment
+from flbench.exchange import exports, transfer
 from flbench.planning import write_plan
-from flbench.report import exports, transfer
 from flbench.store import Attempt, Lease, Store, files, strict_json
 from flbench.store.attempts import ending
 from flbench.sweeps import load_sweep

@@ -19,10 +19,10 @@ from flbench.choices import SelectBy
 from flbench.cli import app
 from flbench.config import Experiment, canonical_json
 from flbench.errors import UserError
-from flbench.report import exports, transfer
+from flbench.exchange import exports, transfer
+from flbench.exchange.transfer import FilesSource
 from flbench.report.cells import cells_of
 from flbench.report.runs import collect
-from flbench.report.transfer import FilesSource
 from flbench.run_sources import Source, StoreSource
 from flbench.store import Lease, Store
 from tests.report.stores import (

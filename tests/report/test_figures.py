@@ -13,8 +13,8 @@ from matplotlib import rc_context, rcParams
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from flbench.exchange import exports, transfer
 from flbench.papers import papers
-from flbench.report import exports, transfer
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing, save_as
 from flbench.report.figures.style import COLORS, color_numbers, row_styles

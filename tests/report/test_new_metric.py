@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from flbench.choices import SelectBy
-from flbench.cli.recompute import _farthest
+from flbench.exchange.recompute import _farthest
 from flbench.metric_specs import METRICS, Metric
 from flbench.report.runs import collect
 from flbench.report.write.json import to_json

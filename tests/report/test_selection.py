@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flbench.report import exports, transfer
+from flbench.exchange import exports, transfer
+from flbench.exchange.transfer import FilesSource
 from flbench.report.cells import Cell, lines_below
 from flbench.report.runs import collect
-from flbench.report.transfer import FilesSource
 from flbench.run_sources import StoreSource
 from flbench.store import Store
 from tests.report.stores import experiment, finish, leaderboard_of, markdown_of, records

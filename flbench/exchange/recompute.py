@@ -16,10 +16,12 @@ from typing import Any, Literal, TypeVar, get_args
 from flbench.choices import UsedDevice, UsedExecutor
 from flbench.config import parse_experiment
 from flbench.errors import UserError
+from flbench.exchange.exports import Exported
+from flbench.exchange.transfer import import_runs
 from flbench.launchers import used_device
 from flbench.messages import counted
 from flbench.metric_specs import METRICS
-from flbench.store import Lease, Result, RunDir, RunRequest, Store
+from flbench.store import Attempt, Lease, Result, RunDir, RunRequest, Store
 from flbench.worker import Options, load_engine
 
 #: Fields of a record that differ between two executions.
@@ -28,6 +30,10 @@ TIMES = frozenset({"seconds"})
 #: Largest difference of an accuracy between two machines, as a fraction of the test images.
 CLOSE = 0.02
 
+#: Exported runs that took longer than this many seconds are executed again only if there are no others.
+CHEAP = 60.0
+
+Verdict = Literal["same", "close", "different", "skipped"]
 
 T = TypeVar("T")
 
@@ -38,7 +44,7 @@ class Recomputed:
 
     run_id: str
     rounds: int
-    verdict: Literal["same", "close", "different", "skipped"]
+    verdict: Verdict
     why: str = ""
 
 
@@ -59,41 +65,51 @@ def recompute(
         A verdict on each run.
     """
     finished = [run for run_id in run_ids if (run := store.run(run_id)).results()]
-    chosen = evenly(finished, count)
     with TemporaryDirectory(prefix="flbench-verify-") as scratch:
         target = Store(Path(scratch) / "store")
-        for run in chosen:
+        for run in _evenly(finished, count):
             result = run.results()[-1]
             try:
-                if not close and (why := _why_not(result)):
-                    yield Recomputed(run.run_id, result.rounds, "skipped", why)
-                else:
-                    yield _execute(run, result, target, data_root, close)
+                if not close:
+                    _require_same_numerics(result)
+                verdict, why = _compare(run, result, _execute(run, result, target, data_root, close), close)
             except UserError as error:
-                yield Recomputed(run.run_id, result.rounds, "skipped", str(error))
+                verdict, why = "skipped", str(error)
+            yield Recomputed(run.run_id, result.rounds, verdict, why)
 
 
-def evenly(items: Sequence[T], count: int) -> list[T]:
+def recompute_exported(runs: Sequence[Exported], count: int, data_root: Path | None) -> Iterator[Recomputed]:
+    """Execute ``count`` of the cheap runs again, always the same ones, and compare accuracies within ``CLOSE``."""
+    by_cost = sorted(runs, key=lambda one: one.result.seconds)
+    cheap = [one for one in by_cost if one.result.seconds <= CHEAP] or by_cost[:count]
+    chosen = _evenly(sorted(cheap, key=lambda one: one.run_id), count)
+    with TemporaryDirectory(prefix="flbench-verify-") as scratch:
+        store = Store(Path(scratch) / "store")
+        import_runs(store, chosen, Lease.here())
+        yield from recompute(store, [one.run_id for one in chosen], count, data_root, close=CLOSE)
+
+
+def _evenly(items: Sequence[T], count: int) -> list[T]:
     """Return ``count`` of the items at equal distances; all where there are fewer."""
     step = max(1, len(items) / count)
     return [items[int(number * step)] for number in range(min(count, len(items)))]
 
 
-def _why_not(result: Result) -> str:
-    """Return why this machine cannot reproduce a result; empty if it can."""
+def _require_same_numerics(result: Result) -> None:
+    """Raise UserError where this machine cannot reproduce a result."""
     import torch
 
     wanted = result.numerics
     if wanted.get("torch") != str(torch.__version__):
-        return f"computed with torch {wanted.get('torch')}, this is {torch.__version__}"
+        raise UserError(f"computed with torch {wanted.get('torch')}, this is {torch.__version__}")
     if wanted.get("device") == "cuda" and not torch.cuda.is_available():
-        return "computed on a GPU, and there is none"
+        raise UserError("computed on a GPU, and there is none")
     if wanted.get("device") == "mps" and not torch.backends.mps.is_available():
-        return "computed on an Apple GPU, and there is none"
-    return ""
+        raise UserError("computed on an Apple GPU, and there is none")
 
 
-def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None, close: float) -> Recomputed:
+def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None, close: float) -> Attempt:
+    """Return the attempt in ``target`` that computed a result again; raises UserError where it cannot be computed."""
     # The rounds, evaluations and probes that the result has, which may not be those that were requested last.
     raw = {**run.experiment().to_json(), "rounds": result.wanted, "eval_every": result.eval_every()}
     if "probes" in raw:  # studies have none
@@ -115,27 +131,9 @@ def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None,
 
     engine.execute([attempt], should_stop=lambda: False, ended=ended)
     if failures:
-        return Recomputed(run.run_id, result.rounds, "skipped", f"it cannot be executed: {failures[0]}")
+        raise UserError(f"it cannot be executed: {failures[0]}")
     attempt.end("ok")
-    again = attempt.run.results()[-1]
-    if again.fingerprint != result.fingerprint:
-        return Recomputed(run.run_id, result.rounds, "skipped", "the data set here is another than its own")
-    if not close and again.numerics != numerics:
-        return Recomputed(run.run_id, result.rounds, "skipped", f"computed with {numerics}, here with {again.numerics}")
-    if again.samples and result.samples not in (None, again.samples):
-        why = "recorded {}/{} images in train and test, ".format(*result.samples)
-        return Recomputed(run.run_id, result.rounds, "different", why + "computed on {}/{}".format(*again.samples))
-    recorded, computed = run.metrics(result), attempt.records()
-    difference = _difference(result, recorded, again, computed)
-    if not difference:
-        return Recomputed(run.run_id, result.rounds, "same")
-    if not close or result.evaluated != again.evaluated or result.status != again.status:
-        return Recomputed(run.run_id, result.rounds, "different", difference)
-    farthest = _farthest(recorded, computed)
-    if farthest is None:
-        return Recomputed(run.run_id, result.rounds, "skipped", f"it records no accuracy, and {difference}")
-    why = f"accuracies differ by up to {100 * farthest:.2f} points, where {100 * close:g} are allowed"
-    return Recomputed(run.run_id, result.rounds, "close" if farthest <= close else "different", why)
+    return attempt
 
 
 def _named(numerics: Mapping[str, Any], name: str, known: Sequence[str]) -> Any:
@@ -143,6 +141,29 @@ def _named(numerics: Mapping[str, Any], name: str, known: Sequence[str]) -> Any:
     if numerics.get(name) not in known:
         raise UserError(f"its numerics have no {name}: expected {', '.join(known)}, got {numerics.get(name)!r:.40}")
     return numerics[name]
+
+
+def _compare(run: RunDir, result: Result, attempt: Attempt, close: float) -> tuple[Verdict, str]:
+    """Return a verdict on the result of an attempt, and the reason; raises UserError where they cannot be compared."""
+    again = attempt.run.results()[-1]
+    if again.fingerprint != result.fingerprint:
+        raise UserError("the data set here is another than its own")
+    if not close and again.numerics != result.numerics:
+        raise UserError(f"computed with {result.numerics}, here with {again.numerics}")
+    if again.samples and result.samples not in (None, again.samples):
+        counts = "recorded {}/{} images in train and test, computed on {}/{}"
+        return "different", counts.format(*result.samples, *again.samples)
+    recorded, computed = run.metrics(result), attempt.records()
+    difference = _difference(result, recorded, again, computed)
+    if not difference:
+        return "same", ""
+    if not close or result.evaluated != again.evaluated or result.status != again.status:
+        return "different", difference
+    farthest = _farthest(recorded, computed)
+    if farthest is None:
+        raise UserError(f"it records no accuracy, and {difference}")
+    why = f"accuracies differ by up to {100 * farthest:.2f} points, where {100 * close:g} are allowed"
+    return "close" if farthest <= close else "different", why
 
 
 def _difference(

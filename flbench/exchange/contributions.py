@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,13 +20,14 @@ from ruamel.yaml import YAML
 
 from flbench.config import KINDS, registry_of
 from flbench.errors import UserError
+from flbench.exchange import exports
+from flbench.exchange.exports import Exported, run_ids
+from flbench.exchange.findings import Findings
 from flbench.literal import line
 from flbench.messages import some_of
 from flbench.registry import UnknownName
-from flbench.report.exports import Exported, read, run_ids
 from flbench.store import files
 from flbench.store.results import CONTRIBUTED_BY
-from flbench.store.verify import Problem
 from flbench.sweeps.source import Source
 from flbench.sweeps.spec import NAME, Strict
 
@@ -55,13 +55,35 @@ class ContributedFile(Strict):
         facts = [one.environment for one in runs]
         machines = (", ".join(str(part) for key in ("cpu", "gpu", "system") if (part := own.get(key))) for own in facts)
         commits = (f"{own.get('git_commit') or 'none'}{' and changes' * bool(own.get('git_dirty'))}" for own in facts)
+        versions = {
+            part: version for one in runs if one.experiment for part, version in one.experiment.versions().items()
+        }
         return cls(
             command=command,
             machine=_distinct(machines),
             flbench=_distinct(str(own.get("flbench")) for own in facts),
             commit=_distinct(commits),
-            components=_versions(runs),
+            components=dict(sorted(versions.items())),
         )
+
+    def retired(self) -> Iterator[str]:
+        """Yield the components that have another version here, or that this flbench does not have."""
+        for part, version in self.components.items():
+            field, _, name = part.partition(" ")
+            registry = KINDS if field == "kind" else registry_of(field)
+            try:
+                here = registry[name].version if registry is not None else None
+            except (KeyError, UnknownName):
+                here = None
+            if here is None:
+                yield f"{part} is unknown here: contribute the component first"
+            elif here != version:
+                yield f"{part} has version {version} there and {here} here: execute the runs again with this flbench"
+
+
+def _distinct(texts: Iterable[str]) -> str:
+    """Return different texts as one line."""
+    return line("; ".join(sorted(set(texts))))[:2000] or "unknown"
 
 
 class Contribution(Strict):
@@ -84,18 +106,6 @@ class Contribution(Strict):
         files.replace(folder / METADATA, (_HEAD + text.getvalue()).encode())
 
 
-def _distinct(texts: Iterable[str]) -> str:
-    """Return different texts as one line."""
-    return line("; ".join(sorted(set(texts))))[:2000] or "unknown"
-
-
-def _versions(runs: Iterable[Exported]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for one in runs:
-        found |= one.experiment.versions() if one.experiment else {}
-    return dict(sorted(found.items()))
-
-
 def marked(runs: Iterable[Exported], contributor: str) -> list[Exported]:
     """Return runs whose results name their contributor.
 
@@ -104,11 +114,12 @@ def marked(runs: Iterable[Exported], contributor: str) -> list[Exported]:
     """
     out = []
     for one in runs:
-        if plugins := one.result.environment.get("plugins"):
+        environment = one.result.environment
+        if plugins := environment.get("plugins"):
             raise UserError(f"run {one.run_id} has components of a plug-in ({plugins}): others cannot execute it")
-        if (other := one.result.environment.get(CONTRIBUTED_BY, contributor)) != contributor:
+        if (other := environment.get(CONTRIBUTED_BY, contributor)) != contributor:
             raise UserError(f"run {one.run_id} was contributed by {line(str(other))!r}, and imported here")
-        result = dataclasses.replace(one.result, environment={**one.result.environment, CONTRIBUTED_BY: contributor})
+        result = dataclasses.replace(one.result, environment={**environment, CONTRIBUTED_BY: contributor})
         out.append(dataclasses.replace(one, result=result))
     return out
 
@@ -131,57 +142,81 @@ def contributions_in(path: Path) -> list[Path]:
 
 
 @dataclasses.dataclass
-class Review:
-    """The runs that could be checked, what is wrong with their files, and the other runs by their unknown component."""
+class Review(Findings):
+    """Check exported files and contributions, and collect problems and the sound runs."""
 
     runs: list[Exported] = dataclasses.field(default_factory=list)
-    problems: list[Problem] = dataclasses.field(default_factory=list)
-    unknown: defaultdict[str, set[str]] = dataclasses.field(default_factory=lambda: defaultdict(set))
+
+    @classmethod
+    def of(cls, paths: Sequence[Path]) -> Review:
+        """Return the review of exported files, folders of them, and contributions.
+
+        Raises:
+            UserError: a path does not exist, or there are no exported files.
+        """
+        review = cls()
+        for path in paths:
+            if not path.exists():
+                raise UserError(
+                    f"--results {path}: no such file or folder; `flbench export`, or `export --contribute`, writes them"
+                )
+            contributions = contributions_in(path)
+            for folder in contributions:
+                review.contribution(folder)
+            if contributions or path.name == CONTRIBUTED:
+                continue
+            exported = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+            if not exported:
+                raise UserError(f"--results {path}: expected exported files (*.parquet), or a contribution")
+            for file in exported:
+                review.exported_file(file)
+        return review
 
     def exported_file(self, path: Path) -> list[Exported]:
         """Check a file of exported runs; return the runs, none where it cannot be read."""
         try:
-            found = read(path)
+            found = exports.read(path)
         except UserError as error:
-            self._report(path, str(error).removeprefix(f"{path}: "))
+            self.report(path, str(error).removeprefix(f"{path}: "))
             return []
-        known = [one for one in found if not one.stored.unknown]
+        strange = []
         for one in found:
-            if component := one.stored.unknown:
-                self.unknown[component].add(one.run_id)
-        sound = [one for one in known if one.experiment is not None and one.experiment.run_id == one.run_id]
-        if len(sound) < len(known):
-            strange = next(one.run_id for one in known if one not in sound)
-            self._report(path, f"run {strange}: its id is not the hash of its experiment in this version of flbench")
-        self.runs += sound
+            if one.stored.unknown:
+                self.unknown[one.stored.unknown].add(one.run_id)
+            elif one.experiment is not None and one.experiment.run_id == one.run_id:
+                self.runs.append(one)
+            else:
+                strange.append(one.run_id)
+        if strange:
+            self.report(path, f"run {strange[0]}: its id is not the hash of its experiment in this version of flbench")
         return found
 
     def contribution(self, folder: Path) -> None:
         """Check a contribution: its name, its metadata, its files, and that no other has the same runs."""
         if not NAME.fullmatch(folder.name):
-            self._report(folder, "its name: expected letters, digits, '.', '_' and '-'")
+            self.report(folder, "its name: expected letters, digits, '.', '_' and '-'")
         namesakes = [one.name for one in contributions_in(folder.parent) if one.name.lower() == folder.name.lower()]
         if len(namesakes) > 1:
-            self._report(folder, f"the name is taken: {', '.join(namesakes)} differ only in case")
+            self.report(folder, f"the name is taken: {', '.join(namesakes)} differ only in case")
         try:
             stated, others = Contribution.of_folder(folder), elsewhere(folder)
         except UserError as error:
-            self._report(folder, str(error))
+            self.report(folder, str(error))
             return
         if stated is None:
-            self._report(folder, f"{METADATA} is missing: `flbench contribute` writes it")
+            self.report(folder, f"{METADATA} is missing: `flbench export --contribute` writes it")
             return
         present = {path.name for path in folder.iterdir()} - {METADATA}
         for name in sorted(present ^ stated.files.keys()):
-            self._report(folder / name, f"{'not listed in ' + METADATA if name in present else 'missing'}")
+            self.report(folder / name, f"not listed in {METADATA}" if name in present else "missing")
         for name in sorted(present & stated.files.keys()):
             for problem in self._contributed_file(folder / name, stated.contributor, stated.files[name], others):
-                self._report(folder / name, problem)
+                self.report(folder / name, problem)
 
     def _contributed_file(
-        self, path: Path, contributor: str, stated: ContributedFile, others: dict[str, Path]
+        self, path: Path, contributor: str, stated: ContributedFile, others: Mapping[str, Path]
     ) -> Iterator[str]:
-        if retired := list(_other_versions(stated)):
+        if retired := list(stated.retired()):
             yield from retired  # of which the wrong run ids are only a consequence
             return
         found = self.exported_file(path)
@@ -200,21 +235,3 @@ class Review:
         for field in ContributedFile.model_fields:
             if (own := getattr(facts, field)) != (said := getattr(stated, field)):
                 yield f"{METADATA} says {field}: {said!r}, the runs say {own!r}"
-
-    def _report(self, path: Path, what: str) -> None:
-        self.problems.append(Problem(path, what))
-
-
-def _other_versions(stated: ContributedFile) -> Iterator[str]:
-    """Yield the components that have another version here, or that this flbench does not have."""
-    for part, version in stated.components.items():
-        field, _, name = part.partition(" ")
-        registry = KINDS if field == "kind" else registry_of(field)
-        try:
-            here = registry[name].version if registry is not None else None
-        except (KeyError, UnknownName):
-            here = None
-        if here is None:
-            yield f"{part} is unknown here: contribute the component first"
-        elif here != version:
-            yield f"{part} has version {version} there and {here} here: execute the runs again with this flbench"

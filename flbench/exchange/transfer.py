@@ -11,7 +11,7 @@ from typing import Any, Literal
 from flbench.choices import TAIL
 from flbench.config import Experiment, canonical_json, plugins_of
 from flbench.errors import UserError
-from flbench.report.exports import Exported, read
+from flbench.exchange.exports import Exported, read
 from flbench.run_sources import RETIRED, StoredRun
 from flbench.store import Lease, Result, RunDir, Store, changed_plugins, files, strict_json
 from flbench.store.results import without_private
@@ -41,33 +41,6 @@ def export_runs(store: Store, run_ids: Iterable[str], *, ends: bool = False) -> 
             except (OSError, UserError, ValueError) as error:
                 problems.append(f"run {run_id}, {result.rounds} rounds: {error}")
     return taken, tuple(problems)
-
-
-def current(exported: Iterable[Exported]) -> tuple[list[Exported], list[Exported]]:
-    """Return the results that count, and those that are superseded, both in their order.
-
-    A result is superseded if it was computed with other source code of a plug-in than the present one, and a result
-    with the present code has all that it answers. Where no result has the present code, all count.
-    """
-    by_run: dict[str, list[Exported]] = {}
-    for one in exported:
-        by_run.setdefault(one.run_id, []).append(one)
-    kept: list[Exported] = []
-    superseded: list[Exported] = []
-    for results in by_run.values():
-        new = [one.result for one in results if not _has_other_code(one)]
-        for one in results:
-            request = dataclasses.replace(one.request(), plugins="")
-            is_old = len(new) < len(results) and _has_other_code(one)
-            (superseded if is_old and any(result.covers(request) for result in new) else kept).append(one)
-    return kept, superseded
-
-
-def _has_other_code(one: Exported) -> bool:
-    """Return whether a result was computed with other source code of a plug-in than the present one."""
-    if "plugins" not in one.result.environment or one.experiment is None:
-        return False
-    return bool(changed_plugins(one.result.environment, plugins_of(one.experiment.to_json())))
 
 
 def _export_run(run: RunDir, result: Result) -> Exported:
@@ -100,6 +73,33 @@ def _ends_of(whole: Exported) -> Exported:
     return dataclasses.replace(whole, metrics=metrics, result=result)
 
 
+def current(exported: Iterable[Exported]) -> tuple[list[Exported], list[Exported]]:
+    """Return the results that count, and those that are superseded, both in their order.
+
+    A result is superseded if it was computed with other source code of a plug-in than the present one, and a result
+    with the present code has all that it answers. Where no result has the present code, all count.
+    """
+    by_run: dict[str, list[Exported]] = {}
+    for one in exported:
+        by_run.setdefault(one.run_id, []).append(one)
+    kept: list[Exported] = []
+    superseded: list[Exported] = []
+    for results in by_run.values():
+        new = [one.result for one in results if not _has_other_code(one)]
+        for one in results:
+            request = dataclasses.replace(one.request(), plugins="")
+            is_old = len(new) < len(results) and _has_other_code(one)
+            (superseded if is_old and any(result.covers(request) for result in new) else kept).append(one)
+    return kept, superseded
+
+
+def _has_other_code(one: Exported) -> bool:
+    """Return whether a result was computed with other source code of a plug-in than the present one."""
+    if "plugins" not in one.result.environment or one.experiment is None:
+        return False
+    return bool(changed_plugins(one.result.environment, plugins_of(one.experiment.to_json())))
+
+
 def contradiction(result: Result, records: Sequence[Mapping[str, Any]], new: Exported) -> str | None:
     """Return how two results of one run contradict each other; None where they do not, as on different data."""
     if not result.is_of(new.request()):
@@ -128,7 +128,8 @@ def import_runs(store: Store, exported: Iterable[Exported], lease: Lease) -> lis
 
 
 def _import_run(store: Store, new: Exported, lease: Lease) -> ImportOutcome:
-    if new.experiment is None:
+    request = new.wanted()
+    if new.experiment is None or request is None:
         return "unreadable"
     if new.experiment.run_id != new.run_id:
         return "retired"
@@ -138,8 +139,6 @@ def _import_run(store: Store, new: Exported, lease: Lease) -> ImportOutcome:
     if run.result_for(new.request()) is not None:
         return "already there"
     # The claim keeps workers away from this run while its files are written.
-    request = new.wanted()
-    assert request is not None
     attempt = store.claim(request, lease)
     if attempt is None:
         if run.state(request).status != "done":
@@ -151,9 +150,8 @@ def _import_run(store: Store, new: Exported, lease: Lease) -> ImportOutcome:
     path.parent.mkdir(exist_ok=True)
     if path.exists():
         path = path.with_name(f"{path.stem}-{attempt.number:04d}.json")
-    files.publish(
-        path, strict_json.pretty(dataclasses.replace(new.result, file=str(path), attempt=attempt.number).to_json())
-    )
+    result = dataclasses.replace(new.result, file=str(path), attempt=attempt.number)
+    files.publish(path, strict_json.pretty(result.to_json()))
     attempt.end("ok", "imported")
     return "imported"
 

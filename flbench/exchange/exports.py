@@ -19,7 +19,8 @@ from typing import Any
 
 from flbench.config import Experiment, canonical_json, content_of, parse_experiment
 from flbench.errors import UserError
-from flbench.parquet_files import most_bytes, read_bounded, unpacked
+from flbench.parquet_files import MOST_RATIO, unpacked
+from flbench.regular import open_regular
 from flbench.run_sources import StoredRun
 from flbench.store import Result, RunRequest, files, strict_json
 from flbench.store.names import is_number, is_run_id
@@ -30,7 +31,12 @@ from flbench.store.results import shared_facts
 #: hold, is not repeated in the result.
 SCHEMA = 2
 _SCHEMA_KEY = b"flbench.schema"
-_COLUMNS = ("run_id", "experiment", "result", "metrics", "environment")
+_SIGNED = ("run_id", "experiment", "result", "metrics", "environment")
+_COLUMNS = (*_SIGNED, "sha256")
+
+#: Most bytes that a file may unpack to; exported runs unpack to 12 times their size, and 100,000 runs to 0.3 GB. How
+#: many any file may unpack to, whatever its size.
+MOST_BYTES, SMALL = 1 << 30, 4 << 20
 
 #: Most bytes of a row's text; 100,000 evaluations have 30 million. The values in JSON take up to 20 times as much.
 MOST_ROW = 1 << 26
@@ -139,10 +145,9 @@ class Exported:
 
     def request(self) -> RunRequest:
         """Return the request that this result answers."""
-        plugins = str(self.result.environment.get("plugins", ""))
-        return RunRequest(
-            self.result.wanted, self.result.evaluated, self.result.probes, self.result.fingerprint, plugins
-        )
+        result = self.result
+        plugins = str(result.environment.get("plugins", ""))
+        return RunRequest(result.wanted, result.evaluated, result.probes, result.fingerprint, plugins)
 
     def wanted(self) -> Experiment | None:
         """Return the experiment with the rounds that this result answers; raises UserError where they are not valid."""
@@ -152,7 +157,7 @@ class Exported:
 
 
 def _checksum(row: Mapping[str, str]) -> str:
-    return hashlib.sha256(canonical_json([row[name] for name in _COLUMNS]).encode()).hexdigest()
+    return hashlib.sha256(canonical_json([row[name] for name in _SIGNED]).encode()).hexdigest()
 
 
 def write(path: Path, exported: Iterable[Exported]) -> None:
@@ -160,12 +165,11 @@ def write(path: Path, exported: Iterable[Exported]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [one.to_row() for one in exported]
     schema = pa.schema(
-        [pa.field(name, pa.string(), nullable=False) for name in (*_COLUMNS, "sha256")],
+        [pa.field(name, pa.string(), nullable=False) for name in _COLUMNS],
         metadata={_SCHEMA_KEY: str(SCHEMA).encode()},
     )
-    table = pa.Table.from_pylist(rows, schema=schema)
+    table = pa.Table.from_pylist([one.to_row() for one in exported], schema=schema)
     content = pa.BufferOutputStream()
     pq.write_table(table, content, compression="zstd", compression_level=19, use_dictionary=False)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +179,7 @@ def write(path: Path, exported: Iterable[Exported]) -> None:
 def read(path: Path) -> list[Exported]:
     """Return everything in an exported file, verified; raises UserError for a missing, damaged or newer file."""
     exported = []
-    for number, row in enumerate(_rows(path)):
+    for number, row in enumerate(_rows(path, _COLUMNS)):
         try:
             exported.append(Exported.from_row(row))
         except (ValueError, TypeError, KeyError, UserError) as error:
@@ -187,21 +191,24 @@ def read(path: Path) -> list[Exported]:
 
 def run_ids(path: Path) -> set[str]:
     """Return the ids of the runs in an exported file; rows are not verified; raises UserError as ``read`` does."""
-    return {str(row["run_id"]) for row in _rows(path, ["run_id"])}
+    return {str(row["run_id"]) for row in _rows(path, ("run_id",))}
 
 
-def _rows(path: Path, columns: Sequence[str] = (*_COLUMNS, "sha256")) -> Iterator[dict[str, Any]]:
-    """Yield the rows of an exported file, or some columns of them, unpacked a few at a time."""
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield some columns of the rows of an exported file, unpacked a few rows at a time."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        data = read_bounded(path)
-        left = most = most_bytes(len(data))
+        with open_regular(path) as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+        left = most = min(MOST_BYTES, max(SMALL, MOST_RATIO * len(data)))
         size = unpacked(data, most)
         whole = pq.ParquetFile(pa.BufferReader(data))
         _check_layout(path, whole.schema_arrow)
-        for batch in whole.iter_batches(size.rows_within(*_BATCH), columns=columns):
+        for batch in whole.iter_batches(size.rows_within(*_BATCH), columns=list(columns)):
             left -= batch.nbytes
             if left < 0:
                 raise ValueError(f"its rows have more than {most:,} bytes")
@@ -221,7 +228,7 @@ def _check_layout(path: Path, schema: Any) -> None:
 
     version = (schema.metadata or {}).get(_SCHEMA_KEY, b"").decode(errors="replace")
     texts = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
-    if not is_number(version) or any(texts.count(name) != 1 for name in (*_COLUMNS, "sha256")):
+    if not is_number(version) or any(texts.count(name) != 1 for name in _COLUMNS):
         raise UserError(f"{path}: a parquet file, but not one written by `flbench export`")
     if int(version) > SCHEMA:
         raise UserError(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from flbench.config import EvaluatedRounds, InvalidExperiment, parse_experiment
 from flbench.errors import StoreUnusable, UserError
+from flbench.exchange.findings import Findings
 from flbench.regular import read_regular
 from flbench.store import files, strict_json
 from flbench.store.attempts import AttemptDir, Checkpoint
@@ -25,25 +25,11 @@ from flbench.store.results import Result
 from flbench.store.root import Store
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A file and its defect."""
-
-    path: Path
-    what: str
-
-
-@dataclass
-class Audit:
-    """Checks a store, or parts of it, and collects problems.
-
-    ``unknown`` has, by the component that is not known here (``norm 'lm'``), the ids of the runs that name it: whether
-    these ids are the hashes of their experiments cannot be checked.
-    """
+@dataclass(kw_only=True)
+class Audit(Findings):
+    """Check a store, or parts of it, and collect problems; ``runs`` and ``files`` count what was checked."""
 
     store: Store
-    problems: list[Problem] = field(default_factory=list)
-    unknown: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     runs: int = 0
     files: int = 0
 
@@ -55,7 +41,7 @@ class Audit:
             self.run(path)
         for path in sorted(self.store.workers.glob("*/lease.json")):
             if self._json(path) is not None and Lease.read(path) is None:
-                self._report(path, "this is no lease")
+                self.report(path, "this is no lease")
         for path in sorted(self.store.workers.glob("*/exit.json")):
             self._sealed(path)
 
@@ -66,26 +52,26 @@ class Audit:
         try:
             entries = parse_plan(path, read_content(path))
         except StoreUnusable as error:
-            self._report(path, str(error))
+            self.report(path, str(error))
             return []
         if not entries:
-            self._report(path, "it names no run")
+            self.report(path, "it names no run")
         for entry in entries:
             self._identity(path, entry.experiment, entry.run_id, entry.cell_id)
         if len({entry.run_id for entry in entries}) < len(entries):
-            self._report(path, "it names a run twice")
+            self.report(path, "it names a run twice")
         return entries
 
     def run(self, path: Path) -> None:
         """Check all files of a run."""
         if not is_run_id(path.name) or path.parent.name != path.name[:2]:
-            self._report(path, "no run has this id, or it does not belong into this folder")
+            self.report(path, "no run has this id, or it does not belong into this folder")
             return
         self.runs += 1
         try:
             attempts = self.store.run(path.name).attempts()
             if [attempt.number for attempt in attempts] != list(range(1, len(attempts) + 1)):
-                self._report(path / "attempts", f"its attempts are {', '.join(str(one.number) for one in attempts)}")
+                self.report(path / "attempts", f"its attempts are {', '.join(str(one.number) for one in attempts)}")
             self._experiment(path / "experiment.json", path.name, begun=bool(attempts))
             for attempt in attempts:
                 ended = attempt is not attempts[-1] or (attempt.path / "exit.json").exists()
@@ -95,7 +81,7 @@ class Audit:
             for result in sorted((path / "results").glob("[!.]*.json")):
                 self._result(result, attempts)
         except (StoreUnusable, OSError) as error:  # of a newer flbench, or not to be read at all
-            self._report(path, str(error))
+            self.report(path, str(error))
 
     def is_sound(self, run_id: str) -> bool:
         """Return whether the files of a run have no problem, and all of them could be checked."""
@@ -107,14 +93,14 @@ class Audit:
     def _experiment(self, path: Path, run_id: str, *, begun: bool) -> None:
         if not path.exists():
             if begun:
-                self._report(path, "it is missing")
+                self.report(path, "it is missing")
             return
         raw = self._json(path)
         if raw is None:
             return
         experiment = {key: raw[key] for key in raw.keys() - {"schema", "run_id", "cell_id"}}
         if raw.get("run_id") != run_id:
-            self._report(path, f"it belongs to run {raw.get('run_id')!r:.40}")
+            self.report(path, f"it belongs to run {raw.get('run_id')!r:.40}")
         self._identity(path, experiment, run_id, str(raw.get("cell_id")))
 
     def _identity(self, path: Path, raw: Mapping[str, Any], run_id: str, cell_id: str) -> None:
@@ -125,10 +111,10 @@ class Audit:
             if isinstance(error, InvalidExperiment) and error.unknown:  # of a plug-in that is not loaded: no damage
                 self.unknown[error.unknown].add(run_id)
                 return
-            self._report(path, f"the experiment of run {run_id} cannot be read: {error}")
+            self.report(path, f"the experiment of run {run_id} cannot be read: {error}")
             return
         if (experiment.run_id, experiment.cell_id) != (run_id, cell_id):
-            self._report(
+            self.report(
                 path,
                 f"the experiment of run {run_id} hashes to {experiment.run_id}: "
                 "it was changed by hand, or a component has a newer version since",
@@ -137,7 +123,7 @@ class Audit:
     def _attempt(self, attempt: AttemptDir) -> None:
         path = attempt.path
         if self._sealed(path / "lease.json") is not None and attempt.lease() is None:
-            self._report(path / "lease.json", "this is no lease")
+            self.report(path / "lease.json", "this is no lease")
         for name in ("exit.json", "environment.json", "cancel.json"):
             if (path / name).exists():
                 self._sealed(path / name)
@@ -147,26 +133,26 @@ class Audit:
         for checkpoint in attempt.checkpoint_files():
             self.files += 1
             if Checkpoint.at(checkpoint, attempt.number) is None:
-                self._report(checkpoint, "its bytes are not those of the checksum in its name")
+                self.report(checkpoint, "its bytes are not those of the checksum in its name")
 
     def _metrics(self, path: Path, *, torn_is_well: bool) -> None:
         self.files += 1
         data = files.read_bytes(path)
         if data is None:
-            self._report(path, "it is no file")
+            self.report(path, "it is no file")
             return
         records = strict_json.parse_lines(data)
         whole, torn = data.count(b"\n"), not data.endswith(b"\n") and bool(data)
         if len(records) < whole or (torn and not torn_is_well):
-            self._report(path, f"line {len(records) + 1} is torn")
+            self.report(path, f"line {len(records) + 1} is torn")
         for number, record in enumerate(records, 1):
             try:
                 check_record(record)
             except ValueError as error:
-                self._report(path, f"line {number}: {error}")
+                self.report(path, f"line {number}: {error}")
                 return
         if any(later["round"] <= earlier["round"] for earlier, later in pairwise(records)):
-            self._report(path, "its rounds do not ascend")
+            self.report(path, "its rounds do not ascend")
 
     def _result(self, path: Path, attempts: Sequence[AttemptDir]) -> None:
         raw = self._json(path)
@@ -175,15 +161,15 @@ class Audit:
         result = Result.read(str(path))
         if result is not None:
             for what in self._contradictions(result, attempts):
-                self._report(path, what)
+                self.report(path, what)
             return
         raw.pop("sha256", None)
         try:
             Result.parse(raw, str(path))
         except ValueError as error:
-            self._report(path, f"a field is missing or damaged: {error}")
+            self.report(path, f"a field is missing or damaged: {error}")
         else:
-            self._report(path, "its checksum does not fit")
+            self.report(path, "its checksum does not fit")
 
     def _contradictions(self, result: Result, attempts: Sequence[AttemptDir]) -> Iterator[str]:
         """Yield contradictions between a result and its run, its name or its metrics."""
@@ -218,7 +204,7 @@ class Audit:
         """Return the object in a file as ``_json`` does, and report a checksum that does not match."""
         value = self._json(path)
         if value is not None and not strict_json.is_as_written(value):
-            self._report(path, "its checksum does not fit: it was changed after it was written")
+            self.report(path, "its checksum does not fit: it was changed after it was written")
         return value
 
     def _json(self, path: Path) -> dict[str, Any] | None:
@@ -227,16 +213,13 @@ class Audit:
         try:
             value = strict_json.loads(read_regular(path))
         except FileNotFoundError:
-            self._report(path, "it is missing")
+            self.report(path, "it is missing")
             return None
         except (OSError, ValueError) as error:
-            self._report(path, f"it cannot be read as JSON: {error}")
+            self.report(path, f"it cannot be read as JSON: {error}")
             return None
         schema = value.get("schema", strict_json.SCHEMA) if isinstance(value, dict) else None
         if not isinstance(schema, int) or schema > strict_json.SCHEMA:
-            self._report(path, "expected an object" if schema is None else f"its schema {schema!r:.20} is unknown")
+            self.report(path, "expected an object" if schema is None else f"its schema {schema!r:.20} is unknown")
             return None
         return dict(value)
-
-    def _report(self, path: Path, what: str) -> None:
-        self.problems.append(Problem(path, what))
