@@ -16,8 +16,8 @@ PACKAGE = Path(flbench.__file__).parent
 
 #: From the top to the bottom; a room may import from itself and from those below.
 ROOMS = [
-    "__main__", "cli", "api", "tracking", "planning", "exchange", "launchers", "orchestrate", "notebook", "progress",
-    "run_names", "papers", "report",
+    "__main__", "cli", "api", "papers", "report",
+    "tracking", "planning", "exchange", "launchers", "orchestrate", "notebook", "progress", "run_names",
     "sweeps", "launch", "worker", "slurm", "testing", "bench",
     "trained", "execution", "execution_types", "checkpoints", "studies", "probes", "theory", "engine", "methods",
     "metrics", "models", "run_sources",

@@ -23,13 +23,12 @@ import pytest
 from typer.testing import CliRunner
 
 import flbench
-from flbench.cli import app, main
+from flbench.cli import app
 from flbench.errors import UserError
 from flbench.literal import visible
 from flbench.store import Entry, Lease, Store, encode_plan, strict_json
 from flbench.store.secrets import redact
 from tests.faults.stub import experiments
-from tests.hostile_files import HOSTILE, SOUND
 
 ROOT = Path(__file__).parents[1]
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -145,71 +144,6 @@ def test_hostile_yaml_in_a_profile(marker: Path, tmp_path: Path, tag: str) -> No
     assert not (tmp_path / "store").exists()
 
 
-def test_a_hostile_exported_file(marker: Path, tmp_path: Path) -> None:
-    """Load neither Python objects in a parquet file's metadata nor a pickle with the suffix .parquet."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    payload = pickle.dumps(Hostile(marker))
-    columns = ("run_id", "experiment", "result", "metrics", "environment", "sha256")
-    metadata = {
-        b"ARROW:extension:name": b"arrow.py_extension_type",
-        b"ARROW:extension:metadata": payload,
-    }
-    fields = [pa.field(name, pa.string(), metadata=metadata) for name in columns]
-    schema = pa.schema(fields, metadata={b"flbench.schema": b"1", b"pandas": payload})
-    row = dict.fromkeys(columns, "{}") | {"run_id": "../../../../etc/x"}
-    pq.write_table(pa.Table.from_pylist([row], schema=schema), tmp_path / "hostile.parquet")
-    (tmp_path / "pickle.parquet").write_bytes(payload)
-    for name in ("hostile.parquet", "pickle.parquet"):
-        assert isinstance(cli("import", name).exception, UserError)
-        assert isinstance(cli("report", "--results", name).exception, UserError)
-    assert not (tmp_path / "store").exists()
-
-
-#: Reads exported files by every command, then prints how each ended and the most memory that all took, in MiB.
-READING = """
-import contextlib, io, json, os, sys
-from flbench.cli import main
-said = {}
-for name in sys.argv[1:]:
-    for command in ("verify --results", "import", "report --json --results"):
-        sys.argv = ["flbench", *command.split(), name]
-        with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.redirect_stdout(io.StringIO()) as out:
-            try:
-                main()
-                code = 0
-            except SystemExit as ended:
-                code = ended.code
-        said[f"{name} {command}"] = (code, err.getvalue() + out.getvalue())
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-print(json.dumps([said, int(status["VmHWM"].split()[0]) / 1024]))
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of a process's memory")
-def test_a_file_that_unpacks_to_far_more_than_its_size_takes_no_memory(marker: Path, tmp_path: Path) -> None:
-    """Read them in a process of its own, which needs little more memory than for a sound file."""
-    (tmp_path / "sound.parquet").write_bytes(SOUND.read_bytes())
-
-    def read(*names: str) -> tuple[dict[str, list[Any]], float]:
-        command = [sys.executable, "-c", READING, *names]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, env=ENVIRON)
-        return json.loads(done.stdout)  # type: ignore[no-any-return]
-
-    for write in HOSTILE:
-        write(tmp_path / f"{write.__name__}.parquet")
-    sound, usual = read("sound.parquet")
-    assert [code for code, _ in sound.values()] == [0, 0, 0], sound
-    hostile, memory = read(*(f"{write.__name__}.parquet" for write in HOSTILE))
-    assert memory < usual + 100, f"{memory:.0f} MiB, and {usual:.0f} MiB for a sound file"
-    for write, says in HOSTILE.items():
-        for command, code in (("verify --results", 1), ("import", 2), ("report --json --results", 2)):
-            ended, message = hostile[f"{write.__name__}.parquet {command}"]
-            assert ended == code, (command, message)
-            assert says in message, command
-
-
 def is_seen(character: str) -> bool:
     return unicodedata.category(character) not in {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
 
@@ -222,19 +156,6 @@ def test_no_character_without_a_sign_passes() -> None:
     assert not passed & {"\u061c", "\u180e", "\u00ad", "\U000e0041", "\u034f", "\u3164", "\ufe0f"}
     assert set("aé漢字\U0001f4a9 ±²") <= passed
     assert visible("a\u061cb\x1b[2J\U000e0041") == r"a\u061cb\x1b[2J\U000e0041"
-
-
-def test_a_contribution_named_with_controls_does_nothing_to_the_terminal(
-    marker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "contributed/a\x1b[2Jb"
-    folder.mkdir(parents=True)
-    for path in (folder, tmp_path / "a\x1b[2J.parquet"):
-        monkeypatch.setattr("sys.argv", ["flbench", "verify", "--results", str(path)])
-        with pytest.raises(SystemExit):
-            main()
-        said = "".join(capsys.readouterr())
-        assert "\x1b" not in said and r"a\x1b[2J" in said
 
 
 def outside(tmp_path: Path) -> Path:

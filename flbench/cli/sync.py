@@ -12,6 +12,7 @@ from flbench.choices import DEFAULT_STORE, TrackingMode
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.completion import sweeps as complete_sweeps
 from flbench.cli.options import JsonOption, StoreOption
+from flbench.cli.sweep_view import sweep_view
 from flbench.cli.targets import expect_plans
 from flbench.cli.waiting import Waiting
 from flbench.errors import UserError
@@ -63,7 +64,7 @@ def sync(
     given = [read_tracker(text) for text in to or ()]
     opened = Store(store, create=False)
     plans = [path for name in sweeps for path in expect_plans(opened, name)] if sweeps else opened.sweep_dirs()
-    jobs = {plan_name(plan): partial(job_of_plan, plan) for plan in plans}
+    jobs = {plan_name(plan): partial(job_of_plan, plan, sweep_view) for plan in plans}
     if not sweeps and (unplanned := unplanned_runs(opened)):
         jobs["runs of no sweep"] = partial(job_of_runs, opened, unplanned)
     if not jobs:

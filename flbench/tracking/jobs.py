@@ -14,6 +14,7 @@ from flbench.planning import with_planned_data
 from flbench.store import RunRequest, Store, read_plan
 from flbench.sweeps import Sweep, load_sweep
 from flbench.tracking.sink import Tracker
+from flbench.tracking.sweep_view import MakeSweepView
 from flbench.tracking.trackers import Wandb
 
 #: How the first lines of a plan's spec.yaml begin: the options of the sweep's command line, as comments.
@@ -27,12 +28,14 @@ class Job:
     Attributes:
         trackers: where its runs are sent unless the command line says otherwise.
         folder: holds the locks: the plan's directory, or the store's.
+        make_view: makes what is shown of the sweep.
     """
 
     runs: Mapping[str, RunRequest]
     trackers: Sequence[Tracker]
     folder: Path
     sweep: Sweep | None = None
+    make_view: MakeSweepView | None = None
 
     def chosen(self, given: Sequence[Tracker], mode: TrackingMode | None) -> list[Tracker]:
         """Return the given trackers, or the job's own; ``mode`` replaces that of W&B.
@@ -47,11 +50,11 @@ class Job:
         ]
 
 
-def job_of_plan(plan: Path) -> Job:
+def job_of_plan(plan: Path, make_view: MakeSweepView) -> Job:
     """Return the job of a plan, given its directory in the store; raises UserError if its sweep cannot be read."""
     sweep = planned_sweep(plan)
     runs = {entry.run_id: entry.request() for entry in read_plan(plan / "plan.jsonl")}
-    return Job(runs, trackers_of(sweep), plan, sweep)
+    return Job(runs, trackers_of(sweep), plan, sweep, make_view)
 
 
 def trackers_of(sweep: Sweep) -> list[Tracker]:

@@ -22,7 +22,7 @@ from flbench.store import Store
 from flbench.tracking.jobs import Job, sweeps_by_run
 from flbench.tracking.mirror import Counts, GivenUp, Mirror
 from flbench.tracking.sink import NotTracked, Target, Tracker
-from flbench.tracking.sweep_view import sweep_run_id, sweep_view
+from flbench.tracking.sweep_view import sweep_run_id
 
 #: Seconds without progress after which a tracker is considered hanging and the process exits.
 STUCK = 900
@@ -131,10 +131,10 @@ def _sync(target: Target, store: Store, start: SyncResult, job: Job, output: Out
             if beside:
                 _follow(mirror)
             mirror.finish()
-            if (sweep := job.sweep) is not None:
+            if (sweep := job.sweep) is not None and (make_view := job.make_view) is not None:
                 with TemporaryDirectory(prefix="flbench-figures-") as figures:
                     sent_sweep = mirror.send_sweep(
-                        sweep_run_id(sweep), lambda: sweep_view(store, sweep, Path(figures), output.say)
+                        sweep_run_id(sweep), lambda: make_view(store, sweep, Path(figures), output.say)
                     )
         except GivenUp as error:
             problem = str(error)

@@ -4,11 +4,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from flbench.cli.sweep_view import sweep_view
 from flbench.config import parse_experiment
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from flbench.tracking.run_view import failed_view, finished_view, name_of, running_view
-from flbench.tracking.sweep_view import sweep_view
 from tests.report.stores import claim, experiment, fail, finish
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from flbench.exchange import exports
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SOUND = ROOT / "results/quickstart.parquet"
 
 
