@@ -1,4 +1,4 @@
-"""Exported files that unpack to far more than their size, made from one sound row."""
+"""Exported files: sound ones, changed ones, and those that unpack to far more than their size."""
 
 from __future__ import annotations
 
@@ -9,10 +9,34 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flbench.exchange import exports
+from flbench.exchange import exports, transfer
+from flbench.store import Store
 
 ROOT = Path(__file__).parents[2]
 SOUND = ROOT / "results/quickstart.parquet"
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def export(store: Store, path: Path) -> Path:
+    """Export every run of a store."""
+    exported, problems = transfer.export_runs(store, store.run_ids())
+    assert problems == ()
+    exports.write(path, exported)
+    return path
+
+
+def _signed(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with a checksum that fits."""
+    return {**row, "sha256": exports._checksum(row)}
+
+
+def rewrite(path: Path, change: Change, *, sign: bool = True) -> None:
+    """Change the first row of a file, and compute its checksum again, as an attacker would."""
+    table = pq.read_table(path)
+    first, *rows = table.to_pylist()
+    change(first)
+    pq.write_table(pa.Table.from_pylist([_signed(first) if sign else first, *rows], schema=table.schema), path)
 
 
 def _row() -> tuple[dict[str, str], pa.Schema]:
@@ -44,11 +68,6 @@ def false_footer(path: Path) -> None:
     assert data.count(true) > 0
     path.write_bytes(data.replace(true, false))
     assert pq.read_metadata(path).row_group(0).column(3).total_uncompressed_size == 1000
-
-
-def _signed(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with a checksum that fits."""
-    return {**row, "sha256": exports._checksum(row)}
 
 
 def _variable(number: int, length: int = 0) -> bytes:

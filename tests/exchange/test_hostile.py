@@ -24,12 +24,9 @@ from flbench.report.cells import cells_of
 from flbench.report.runs import collect
 from flbench.run_sources import StoreSource
 from flbench.store import Store
-from tests.exchange.hostile_files import HOSTILE, SOUND
-from tests.exchange.test_exports import export, rewrite
+from tests.exchange.hostile_files import HOSTILE, SOUND, Change, export, rewrite
 from tests.report.stores import experiment, filled, finish
 from tests.test_safety import ENVIRON, Hostile, cli, marker  # noqa: F401  the fixture
-
-Change = Callable[[dict[str, Any]], None]
 
 
 @pytest.fixture(scope="module")

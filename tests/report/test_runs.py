@@ -8,6 +8,7 @@ import pytest
 
 from flbench.config import Experiment
 from flbench.report import dataframes
+from flbench.report.cells import cells_of
 from flbench.report.runs import Run, collect
 from flbench.run_sources import StoreSource
 from flbench.store import Store
@@ -176,3 +177,18 @@ def test_the_data_of_a_leaderboard_import_no_document_and_no_format() -> None:
     rooms = "[name for name in sys.modules if name.startswith(('flbench.report.page', 'flbench.report.write'))]"
     code = f"import sys, flbench.report.board, flbench.report.leaderboard; assert not {rooms}, {rooms}"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_runs_with_few_evaluations_fall_back_to_the_last(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(), 0.6)
+    (run,) = collect(StoreSource(store), select_by="tail").runs
+    assert run.record is not None and run.record["acc"] == 0.6 and run.last is None
+
+
+def test_of_different_counts_of_images_the_smaller_one_counts(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for seed, tested in enumerate((1000, 10**9)):
+        finish(store, experiment(seed=seed), samples=(100, tested), fingerprint="0" * 16)
+    (cell,) = cells_of(collect(StoreSource(store)).runs, "acc")
+    assert (cell.samples, cell.images) == ("100/1000", 1000)
