@@ -108,6 +108,7 @@ diff norm=ln norm=none --json
 show method fedprox
 schema
 export out.parquet fuzz.yaml --limit 2 --set lr=0.3
+export --contribute ada fuzz.yaml --by Ada --only norm=ln
 import runs.parquet
 report runs.parquet --json --metric loss --target 0.3 --tune lr --select-by oracle
 report fuzz.yaml --json --only norm=ln --tolerance 2
