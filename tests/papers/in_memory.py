@@ -8,7 +8,8 @@ from typing import Any, Literal
 from flbench.config import Experiment
 from flbench.report.claims import Chapter, Claim
 from flbench.report.figures.drawing import Drawing
-from flbench.report.runs import Collection, StoredRun, collect
+from flbench.report.runs import Collection, collect
+from flbench.run_sources import StoredRun
 from flbench.store import Result
 from tests.report.stores import ENVIRONMENT, NUMERICS, chapters, draw, leaderboard_of
 
