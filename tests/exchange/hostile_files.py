@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def _row() -> tuple[dict[str, str], pa.Schema]:
     return table.slice(0, 1).to_pylist()[0], table.schema
 
 
-def _write(path: Path, rows: list[Mapping[str, Any]], **options: Any) -> None:
+def _write(path: Path, rows: Sequence[Mapping[str, Any]], **options: Any) -> None:
     _, schema = _row()
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, compression="zstd", **options)
 
