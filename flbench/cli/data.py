@@ -13,9 +13,8 @@ from rich.markup import escape
 from flbench.cli.boundary import print_json
 from flbench.cli.options import DataOption, JsonOption
 from flbench.cli.screen import plain_table, wide_console
-from flbench.data import download as fetching
+from flbench.data import datasets
 from flbench.data.datasets import Dataset, data_root, locate, recipe
-from flbench.data.verify import verify as check
 from flbench.errors import DataMissing, InvalidComponent, UserError
 from flbench.registry import DATASETS
 
@@ -55,7 +54,7 @@ def download(
     Example: flbench data download cifar10 fashion_mnist
     """
     for dataset in [_parse(name) for name in names]:
-        folder = fetching.download(dataset, data)
+        folder = datasets.download(dataset, data)
         typer.echo(f"{dataset.name}: fetched and checked, in {folder}")
 
 
@@ -75,7 +74,7 @@ def verify(
     """
     reports: list[dict[str, Any]] = []
     for dataset in [_parse(name) for name in names] if names else _found(data):
-        verdict = check(dataset, data)
+        verdict = datasets.verify(dataset, data)
         reports.append(
             {
                 "name": dataset.label(),

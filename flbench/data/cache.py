@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -63,9 +62,9 @@ class Recipe:
 
 def user_cache() -> Path:
     """Return the user's cache folder for flbench, by the convention of the operating system."""
-    if home := os.environ.get("XDG_CACHE_HOME"):
-        return Path(home) / "flbench"
-    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "flbench"
+    from platformdirs import user_cache_path
+
+    return user_cache_path("flbench")
 
 
 def cache_root() -> Path:
@@ -143,9 +142,16 @@ def _arrays(folder: Path, half: str) -> Arrays:
 
 
 def _build_once(recipe: Recipe) -> Data:
+    from filelock import FileLock
+
     entry = recipe.entry
     entry.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(entry.with_suffix(".lock")) as alone:
+    with contextlib.ExitStack() as stack:
+        try:  # The system releases this lock when the process ends; a soft one would outlive a builder that is killed.
+            stack.enter_context(FileLock(entry.with_suffix(".lock"), fallback_to_soft=False))
+            alone = True
+        except OSError:
+            alone = False
         if data := read_entry(entry):
             return data
         if alone:
@@ -230,20 +236,8 @@ def _sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Hold a lock while building, and yield whether locks work here. The system releases it when the process ends."""
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            alone = True
-        except OSError:
-            alone = False
-        yield alone
-
-
-@contextlib.contextmanager
 def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, if that is a terminal and the work takes more than two seconds."""
+    """Yield how to advance a bar of progress on stderr, shown in a terminal after two seconds."""
     with contextlib.ExitStack() as stack:
         started, done = time.monotonic(), 0
         bar: Any = None

@@ -6,21 +6,55 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from flbench.data.datasets import Dataset, Source
-from flbench.data.layouts.base import Expected
-from flbench.data.layouts.digits import Digits
+from flbench.data.images import reading
+from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, split_of_arrays
 from flbench.data.layouts.image_folder import ClientFolder, ImageFolder, UnsplitFolder
 from flbench.data.layouts.numpy_archive import NumpyArchive
 from flbench.data.layouts.parquet import Parquet
 from flbench.data.layouts.tinyimagenet import TinyImageNetZip
 from flbench.data.layouts.torchvision_files import CifarBatches, Idx
 from flbench.registry import DATASETS
+
+
+class Digits(Layout):
+    """The table of digits inside scikit-learn. In each class every fifth sample, in its order, is a test sample."""
+
+    title: ClassVar[str] = "embedded"
+
+    def find(self, folder: Path) -> FoundFiles:
+        """Return nothing: no files are needed."""
+        return FoundFiles([], [])
+
+    def signature(self, folder: Path) -> list[list[Any]]:
+        """Return the version of scikit-learn, read without importing it."""
+        return [["scikit-learn", version("scikit-learn")]]
+
+    def read(self, folder: Path, expected: Expected) -> RawData:
+        """Return images as (N, 1, 8, 8) with values up to 16.
+
+        The table is read without importing scikit-learn, which takes seconds: 64 pixels and the label in a row.
+        """
+        spec = find_spec("sklearn")
+        path = Path((spec and spec.origin) or "sklearn").parent / "datasets/data/digits.csv.gz"
+        with reading(path):
+            table = np.loadtxt(path, delimiter=",")
+        images, labels = table[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)
+        place = np.empty_like(labels)
+        for label in range(10):
+            place[labels == label] = np.arange((labels == label).sum())
+        test = place % 5 == 4
+        train, held = (split_of_arrays(images[rows], labels[rows], "digits", expected.shape) for rows in (~test, test))
+        return RawData(train, held)
 
 
 @DATASETS.register("digits")
@@ -38,6 +72,7 @@ class DigitsSet(Dataset):
     class_names = tuple("0123456789")
     counts = (1442, 355)
     official = "e3713c9c6ae47b99"
+    no_download = "it is part of scikit-learn, no download is needed"
     terms = "CC BY 4.0 (UCI)"
     layouts = (Digits(),)
 
@@ -224,6 +259,7 @@ class LocalFiles(Dataset):
     """
 
     shorthand = "path"
+    no_download = "it consists of the files that you name"
     terms = "yours"
 
     path: Annotated[str, Field(min_length=1)]

@@ -1,4 +1,6 @@
-"""What a data set is, where flbench looks for its files, and ``load``. The sets themselves are in ``catalog.py``.
+"""What a data set is, where flbench looks for its files, and how to load, verify and download it.
+
+The sets themselves are in ``catalog.py``.
 
 A set's files are under the data root: the ``root`` argument, else ``$FLBENCH_DATA``, else the user's cache folder. Its
 layouts are tried in the order of ``Dataset.layouts``: what torchvision downloads (in ``<root>/<name>/``, and in
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +33,7 @@ from pydantic import Field
 
 from flbench.choices import Augmentation
 from flbench.data import cache
-from flbench.data.arrays import Data
+from flbench.data.arrays import Data, fingerprint
 from flbench.data.images import Shape
 from flbench.data.layouts.base import Expected, Layout, RawData
 from flbench.data.layouts.image_folder import ImageFolder
@@ -76,8 +79,11 @@ class Dataset(Component):
     official: ClassVar[str | None] = None
     #: Descriptions of parts of the set that are in use, by fingerprint.
     parts: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    #: The class in torchvision.datasets that downloads it.
+    #: The class in torchvision.datasets that downloads it, or why there is none.
     torchvision: ClassVar[str | None] = None
+    no_download: ClassVar[str] = (
+        "torchvision does not have it; put its files into its folder yourself ('flbench data list' says where)"
+    )
     #: The licence, as far as it is known.
     terms: ClassVar[str] = "see its authors"
     layouts: ClassVar[tuple[Layout, ...]] = (Parquet(), ImageFolder())
@@ -143,13 +149,11 @@ def locate(dataset: Dataset, root: Path | None = None) -> Source:
     where = data_root(root)
     looked = []
     for source in dataset.places(where):
-        found = source.layout.find(source.folder)
-        if not found.lacking:
+        files, lacking = source.layout.find(source.folder)
+        if not lacking:
             return source
-        lacking = ", ".join(found.lacking[:4]) + (
-            f" and {len(found.lacking) - 4} more" if len(found.lacking) > 4 else ""
-        )
-        state = f"incomplete, no {lacking}" if found.files else f"no {lacking}"
+        more = f" and {len(lacking) - 4} more" if len(lacking) > 4 else ""
+        state = f"{'incomplete, ' if files else ''}no {', '.join(lacking[:4])}{more}"
         looked.append(f"  {source.folder}, {source.layout.title}: {state}")
     raise DataMissing(
         f"the data set {dataset.label()} is missing. Looked for, in this order:\n"
@@ -208,3 +212,77 @@ def load_named(dataset: Dataset, root: Path | None = None) -> Data:
             "was planned with (--data, $FLBENCH_DATA), or plan it again on these data (flbench sweep, flbench run)"
         )
     return data
+
+
+@dataclass(frozen=True)
+class DatasetCheck:
+    """The result of a check: ``problems`` are damage, ``notes`` are other findings."""
+
+    source: Source
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    fingerprint: str | None = None
+    counts: tuple[int, int] | None = None
+
+
+def verify(dataset: Dataset, root: Path | None = None) -> DatasetCheck:
+    """Return the problems of a data set, from its checksums and all images decoded again, compared with the cache.
+
+    Raises:
+        DataMissing: its files are not there.
+    """
+    source = locate(dataset, root)
+    if damage := source.layout.damage(source.folder):
+        return DatasetCheck(source, tuple(damage))
+    how = recipe(dataset, source)
+    place = cache.cache_root() / "decoded"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place, prefix="verify-") as folder:
+            fresh = cache.decode(how, Path(folder))
+    except UserError as error:
+        return DatasetCheck(source, (str(error),))
+    counts = (len(fresh.train.labels), len(fresh.test.labels))
+    problems, notes = [], []
+    if part := dataset.parts.get(fresh.fingerprint):
+        notes.append(f"a part of the set: {part}")
+    else:
+        for half, found, expected in zip(("train", "test"), counts, dataset.counts or counts, strict=True):
+            if found != expected:
+                problems.append(f"expected {expected:,} {half} images, found {found:,}")
+        if dataset.official not in (None, fresh.fingerprint):
+            notes.append(f"not the official arrays (fingerprint {dataset.official}): other images, or another order")
+    if cached := cache.read_entry(how.entry):
+        actual = fingerprint(cached.train, cached.test, cached.classes)
+        if not fresh.fingerprint == cached.fingerprint == actual:
+            problems.append(
+                f"its decoded copy {how.entry} differs from the files; delete that folder, it is made again when needed"
+            )
+    return DatasetCheck(source, tuple(problems), tuple(notes), fresh.fingerprint, counts)
+
+
+def download(dataset: Dataset, root: Path | None = None) -> Path:
+    """Return the folder of a data set below the data root, after torchvision downloaded into it what is not there.
+
+    Raises:
+        UserError: torchvision does not have the set, or it could not be fetched or written.
+    """
+    folder = data_root(root) / dataset.name
+    if dataset.torchvision is None:
+        raise UserError(f"{dataset.name} cannot be downloaded: {dataset.no_download}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; name another folder by --data") from error
+    import torchvision.datasets
+
+    try:
+        getattr(torchvision.datasets, dataset.torchvision)(root=str(folder), download=True)
+    except Exception as error:  # torchvision passes on any error of urllib, tarfile or the disk
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"cannot download {dataset.name} into {folder}: {reason}\n"
+            f"Without internet: run 'flbench data download {dataset.name}' on a machine that has it, "
+            f"and copy its folder {dataset.name}/ to {folder}."
+        ) from error
+    return folder

@@ -10,10 +10,8 @@ import pytest
 
 from flbench.data.arrays import Data
 from flbench.data.catalog import TinyImageNet
-from flbench.data.datasets import load, locate
-from flbench.data.download import download
+from flbench.data.datasets import download, load, locate, verify
 from flbench.data.shards import split
-from flbench.data.verify import verify
 from flbench.errors import DataMissing, UserError
 from flbench.registry import DATASETS, PARTITIONS
 from tests.data.files import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -21,12 +21,11 @@ from flbench.regular import read_text
 BATCH = 1024
 
 
-@dataclass(frozen=True)
-class FoundFiles:
+class FoundFiles(NamedTuple):
     """The files of a layout in a folder, and those that are missing (none: it can be read)."""
 
-    files: tuple[Path, ...]
-    lacking: tuple[str, ...]
+    files: Sequence[Path]
+    lacking: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,6 @@ class Expected:
     test_fraction: float | None = None
     #: Whether the classes that have images get labels from 0 on, without gaps.
     renumber: bool = False
-
-    @property
-    def resize(self) -> bool:
-        """Whether images of another size are resized rather than refused."""
-        return self.size is not None
 
 
 class Block(NamedTuple):
@@ -95,6 +89,8 @@ class Layout(ABC):
     title: ClassVar[str]
     #: Raise when the reading changes, so that older entries of the decoded cache are not found any more.
     version: ClassVar[int] = 1
+    #: Files that are read where they exist, such as one of names.
+    optional: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def find(self, folder: Path) -> FoundFiles:
@@ -115,7 +111,8 @@ class Layout(ABC):
     def signature(self, folder: Path) -> list[list[Any]]:
         """Return name, size and modification time of every file: when they change, the decoded cache is stale."""
         signature: list[list[Any]] = []
-        for path in self.find(folder).files:
+        optional = (path for name in self.optional if (path := folder / name).is_file())
+        for path in (*self.find(folder).files, *optional):
             check_utf8(str(path))
             with reading(path):
                 stat = path.stat()
@@ -138,26 +135,23 @@ def splits_of_files(
             raise UserError(f"{path}: {name!r} is no class; known, from {source}: {', '.join(classes)}")
     images = [[Encoded(str(path), path) for path, _ in listing] for listing in listings]
     shape = expected.shape or common_shape(chain(*images), expected.size)
-    return [
-        RawSplit(
-            np.array([label[one_form(name)] for _, name in listing], dtype=np.int64),
-            shape,
-            _image_blocks(encoded, shape, resize=expected.resize),
-        )
-        for listing, encoded in zip(listings, images, strict=True)
-    ]
+    splits = []
+    for listing, encoded in zip(listings, images, strict=True):
+        labels = np.array([label[one_form(name)] for _, name in listing], dtype=np.int64)
+        batches = [encoded[at : at + BATCH] for at in range(0, len(encoded), BATCH)]
+        splits.append(RawSplit(labels, shape, decoded_blocks(batches, np.arange(len(labels)), shape, expected)))
+    return splits
 
 
-def _image_blocks(images: list[Encoded], shape: Shape, *, resize: bool) -> Iterator[Block]:
-    """Yield decoded batches of images that are in the order of their rows."""
+def decoded_blocks(batches: Iterable[list[Encoded]], rows: Ints, shape: Shape, expected: Expected) -> Iterator[Block]:
+    """Yield each batch of images decoded; ``rows`` has the row of each image, in their order."""
     start = 0
-    batches = (images[at : at + BATCH] for at in range(0, len(images), BATCH))
-    for decoded, oddities in decode_batches(batches, shape, resize=resize):
-        yield Block(np.arange(start, start + len(decoded)), decoded, oddities)
-        start += len(decoded)
+    for images, oddities in decode_batches(batches, shape, resize=expected.size is not None):
+        yield Block(rows[start : start + len(images)], images, oddities)
+        start += len(images)
 
 
-def decoded_split(images: Bytes, labels: Ints, where: Path | str, shape: Shape | None) -> RawSplit:
+def split_of_arrays(images: Bytes, labels: Ints, where: Path | str, shape: Shape | None) -> RawSplit:
     """Return an already decoded split as a single block; raises UserError if lengths differ or the shape is wrong."""
     if len(images) != len(labels):
         raise UserError(f"{where} is damaged: {len(images)} images and {len(labels)} labels")

@@ -30,6 +30,8 @@ from flbench.errors import UserError
 _OF_SYSTEMS = frozenset(
     {"@eaDir", "#recycle", "#snapshot", "__MACOSX", "$RECYCLE.BIN", "System Volume Information", "lost+found"}
 )
+#: The file whose line n names class n.
+_NAMES = "classes.txt"
 
 
 class ImageFolder(Layout):
@@ -37,28 +39,27 @@ class ImageFolder(Layout):
 
     Labels follow ``classes.txt`` (line n is the folder of label n) or, without it, the sorted names of the folders in
     ``train`` (by number if all are numbers). Hidden files and folders, and those of operating systems, are left out.
+
+    torchvision's ImageFolder is not used: it follows every link, takes the small copies of a network drive for images,
+    and reads an image for each file whose name ends like one.
     """
 
     title: ClassVar[str] = "image folder"
     version: ClassVar[int] = 2
+    optional: ClassVar[tuple[str, ...]] = (_NAMES,)
 
     def find(self, folder: Path) -> FoundFiles:
-        """Return every image, and the file of names."""
-        found = {half: _images_below(folder / half) for half in ("train", "test")}
-        lacking = tuple(f"{half}/<class>/<image>" for half, files in found.items() if not files)
-        files = [*found["train"], *found["test"]]
-        names = folder / "classes.txt"
-        return FoundFiles((*files, names) if files and names.is_file() else tuple(files), lacking)
+        train, test = _images_of_halves(folder)
+        lacking = [f"{half}/<class>/<image>" for half, images in (("train", train), ("test", test)) if not images]
+        return FoundFiles((*train, *test), lacking)
 
     def counts(self, folder: Path) -> tuple[int, int]:
-        """Return the files below train and test."""
-        return len(_images_below(folder / "train")), len(_images_below(folder / "test"))
+        train, test = _images_of_halves(folder)
+        return len(train), len(test)
 
     def read(self, folder: Path, expected: Expected) -> RawData:
-        """List the files now; decode pixels in batches later."""
         listings = [
-            [(path, path.relative_to(folder).parts[1]) for path in _images_below(folder / half)]
-            for half in ("train", "test")
+            [(path, path.relative_to(folder).parts[1]) for path in images] for images in _images_of_halves(folder)
         ]
         _check_links(folder / "train", folder / "test")
         return _read(listings, folder, expected)
@@ -74,23 +75,22 @@ class ClientFolder(ImageFolder):
     title: ClassVar[str] = "image folder by client"
 
     def read(self, folder: Path, expected: Expected) -> RawData:
-        """List the files now; decode pixels in batches later."""
         listings: list[list[tuple[Path, str]]] = []
         owners: list[list[str]] = []
-        for half in ("train", "test"):
-            parts = [(path, path.relative_to(folder / half).parts) for path in _images_below(folder / half)]
+        for half, images in zip(("train", "test"), _images_of_halves(folder), strict=True):
+            parts = [(path, path.relative_to(folder / half).parts) for path in images]
             if wrong := next((path for path, names in parts if len(names) < 3), None):
                 raise UserError(f"{wrong}: expected {half}/<client>/<class>/<image>")
             listings.append([(path, names[1]) for path, names in parts])
             owners.append([names[0] for _, names in parts])
         _check_links(folder / "train", folder / "test")
         clients = _sorted(owners[0])
-        place = numbered(clients, f"{folder / 'train'}")
-        if unknown := sorted(name for name in {*owners[1]} if one_form(name) not in place):
+        number = numbered(clients, f"{folder / 'train'}")
+        if unknown := sorted(name for name in {*owners[1]} if one_form(name) not in number):
             raise UserError(f"{folder / 'test' / unknown[0]}: the client has no images in train/")
         raw = _read(listings, folder, expected)
         train, test = (
-            replace(half, domains=np.array([place[one_form(name)] for name in own], dtype=np.int64))
+            replace(half, domains=np.array([number[one_form(name)] for name in own], dtype=np.int64))
             for half, own in zip((raw.train, raw.test), owners, strict=True)
         )
         return replace(raw, train=train, test=test, domain_names=clients)
@@ -105,28 +105,28 @@ class UnsplitFolder(Layout):
 
     title: ClassVar[str] = "image folder without test images"
     version: ClassVar[int] = 2
+    optional: ClassVar[tuple[str, ...]] = (_NAMES,)
 
     def find(self, folder: Path) -> FoundFiles:
-        """Return every image, and the file of names."""
-        files, names = _images_below(_home(folder)), folder / "classes.txt"
-        found = (*files, names) if files and names.is_file() else tuple(files)
-        return FoundFiles(found, () if files else ("<class>/<image>",))
+        images = _images_below(_home(folder))
+        return FoundFiles(images, () if images else ("<class>/<image>",))
 
     def read(self, folder: Path, expected: Expected) -> RawData:
-        """List the files now; decode pixels in batches later."""
         if _images_below(folder / "test"):
             raise UserError(f"{folder} has test images in test/; leave out 'test_fraction'")
         share, home = Fraction(str(expected.test_fraction)), _home(folder)
-        listings: tuple[list[tuple[Path, str]], list[tuple[Path, str]]] = ([], [])
+        train: list[tuple[Path, str]] = []
+        test: list[tuple[Path, str]] = []
         seen: Counter[str] = Counter()
         for path in _images_below(home):
             name = path.relative_to(home).parts[0]
             seen[name] += 1
-            listings[int(seen[name] * share) - int((seen[name] - 1) * share)].append((path, name))
-        if not listings[1]:
+            is_test = int(seen[name] * share) > int((seen[name] - 1) * share)
+            (test if is_test else train).append((path, name))
+        if not test:
             raise UserError(f"{folder}: test_fraction {expected.test_fraction} of each class are no images; raise it")
         _check_links(home)
-        return _read(listings, folder, expected)
+        return _read((train, test), folder, expected)
 
 
 def _home(folder: Path) -> Path:
@@ -134,21 +134,20 @@ def _home(folder: Path) -> Path:
 
 
 def _read(listings: Sequence[list[tuple[Path, str]]], folder: Path, expected: Expected) -> RawData:
-    names = names_in(folder / "classes.txt")
-    if not names:
-        names = _sorted(name for _, name in listings[0])
-    train, test = splits_of_files(listings, names, "classes.txt or train/", expected)
+    """Read the names of the classes now; pixels are decoded in batches later."""
+    names = names_in(folder / _NAMES) or _sorted(name for _, name in listings[0])
+    train, test = splits_of_files(listings, names, f"{_NAMES} or train/", expected)
     return RawData(train, test, names)
 
 
 def _sorted(names: Iterable[str]) -> tuple[str, ...]:
     """Return different names in order; ``01`` comes before ``1``."""
-    found = {*names}
-    return tuple(sorted(found, key=_number if all(name.isdecimal() for name in found) else None))
+    found = sorted({*names})
+    return tuple(sorted(found, key=int) if all(name.isdecimal() for name in found) else found)
 
 
-def _number(name: str) -> tuple[int, str]:
-    return int(name), name
+def _images_of_halves(folder: Path) -> tuple[list[Path], list[Path]]:
+    return _images_below(folder / "train"), _images_below(folder / "test")
 
 
 def _images_below(half: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ import numpy as np
 
 from flbench.data.arrays import Bytes, Ints
 from flbench.data.images import reading
-from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, decoded_split
+from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, split_of_arrays
 from flbench.errors import UserError
 from flbench.regular import open_regular
 
@@ -44,16 +45,15 @@ class NumpyArchive(Layout):
 
     def find(self, folder: Path) -> FoundFiles:
         """Return the archive: here ``folder`` is the file itself."""
-        return FoundFiles((folder,), ()) if folder.is_file() else FoundFiles((), ("file",))
+        return FoundFiles([folder], []) if folder.is_file() else FoundFiles([], ["file"])
 
     def read(self, folder: Path, expected: Expected) -> RawData:
-        """Read everything into memory."""
         with reading(folder), open_regular(folder) as file, zipfile.ZipFile(file) as archive:
             arrays = _arrays(archive, folder)
             halves, notes = [], []
             for name, images, labels in arrays:
                 rounded, error = _images(images, f"{folder}, {name}")
-                halves.append(decoded_split(rounded, _labels(labels, f"{folder}, labels"), folder, None))
+                halves.append(split_of_arrays(rounded, _labels(labels, f"{folder}, labels"), folder, None))
                 if error > _EXACT:
                     notes.append(f"{name}: floats are rounded to 256 levels, by up to {error:.2g}")
             clients, names = _clients(archive, [half.labels for half in halves], folder)
@@ -101,10 +101,7 @@ def _array(archive: zipfile.ZipFile, name: str, path: Path) -> np.ndarray[Any, A
         shape, _, dtype = read(file)
         if dtype.hasobject or dtype.kind not in "uif":
             raise UserError(f"{path}: {name} must hold numbers, not {dtype}; pickled Python objects are never read")
-        count = 1
-        for size in shape:
-            count *= size
-        claimed, stored = count * dtype.itemsize, member.file_size - file.tell()
+        claimed, stored = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
         if min(shape, default=0) < 0 or claimed != stored:
             raise UserError(f"{path} is damaged: {name} claims {claimed:,} bytes and has {stored:,}")
         if claimed > _MOST_BYTES:

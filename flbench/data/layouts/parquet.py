@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flbench.data.arrays import Ints
-from flbench.data.images import Encoded, Shape, common_shape, decode_batches, reading
+from flbench.data.images import Encoded, common_shape, reading
 from flbench.data.layouts.base import (
     BATCH,
-    Block,
     Expected,
     FoundFiles,
     Layout,
     RawData,
     RawSplit,
+    decoded_blocks,
     names_in,
     numbered,
     one_form,
@@ -48,19 +48,18 @@ class Parquet(Layout):
 
     title: ClassVar[str] = "parquet shards"
     version: ClassVar[int] = 2
+    optional: ClassVar[tuple[str, ...]] = ("classes.txt", "domains.txt")
 
     label: tuple[str, ...] = ("label",)
     test: tuple[str, ...] = ("test",)
 
     def find(self, folder: Path) -> FoundFiles:
-        """Return all shards and the files of names."""
         lacking, files = [], []
         for prefixes in (("train",), self.test):
             shards = _shards(folder, prefixes)
             files += shards
             lacking += _lacking_shards(shards) if shards else [f"{prefixes[0]}-*.parquet"]
-        names = [folder / name for name in ("classes.txt", "domains.txt")] if files else []
-        return FoundFiles((*files, *(path for path in names if path.is_file())), tuple(lacking))
+        return FoundFiles(files, lacking)
 
     def counts(self, folder: Path) -> tuple[int, int]:
         """Return the numbers of rows in the shards' footers."""
@@ -75,33 +74,35 @@ class Parquet(Layout):
             domain_names = tuple(sorted({str(name) for table in (train, test) for name in table.domains or ()}))
         encoded = (image for table in (train, test) for batch in table.images() for image in batch)
         shape = expected.shape or common_shape(encoded, expected.size)
-        splits = [
-            RawSplit(
-                labels=table.labels[table.order],
-                shape=shape,
-                blocks=table.blocks(shape, resize=expected.resize),
-                domains=table.domain_numbers(domain_names),
-            )
-            for table in (train, test)
-        ]
-        return RawData(splits[0], splits[1], names_in(folder / "classes.txt") or train.class_names(), domain_names)
+        splits = []
+        for table in (train, test):
+            rows = np.argsort(table.order)  # the inverse permutation
+            blocks = decoded_blocks(table.images(), rows, shape, expected)
+            splits.append(RawSplit(table.labels[table.order], shape, blocks, table.domain_numbers(domain_names)))
+        class_names = names_in(folder / "classes.txt") or train.class_names()
+        return RawData(splits[0], splits[1], class_names, domain_names)
 
 
 class _Table:
-    """The rows of one split's parquet shards."""
+    """The rows of one split's parquet shards.
 
-    def __init__(self, shards: list[Path], label: tuple[str, ...]) -> None:
-        self.files = []
+    Images are read shard by shard: a ``pyarrow.dataset`` of all of them reads ahead, which takes two to three times
+    the memory.
+    """
+
+    def __init__(self, shards: Sequence[Path], label: tuple[str, ...]) -> None:
+        self.folder = shards[0].parent
+        self.files: list[tuple[Path, Any, int]] = []
         for shard in shards:
             with reading(shard):
-                self.files.append((shard, *_parquet(shard)))
+                self.files.append((shard, *_open(shard)))
         self.image, self.label = self._first_of(("image", "img")), self._first_of(label)
         self.labels = self._integers(self.label)
         index = self._integers("index") if self._has("index") else np.arange(len(self.labels))
         self.order: Ints = np.argsort(index, kind="stable").astype(np.int64)
-        if (repeated := index[self.order][1:] == index[self.order][:-1]).any():
-            first = index[self.order][:-1][repeated][0]
-            raise UserError(f"{shards[0].parent}: the column 'index' holds {first} more than once")
+        ordered = index[self.order]
+        if len(repeated := ordered[1:][ordered[1:] == ordered[:-1]]):
+            raise UserError(f"{self.folder}: the column 'index' holds {repeated[0]} more than once")
         self.domains = self._column("domain") if self._has("domain") else None
 
     def domain_numbers(self, names: tuple[str, ...]) -> Ints | None:
@@ -110,13 +111,10 @@ class _Table:
             return None
         if self.domains is None:
             raise UserError(f"{self.files[0][0]} has no column 'domain'; the set has domains: {', '.join(names)}")
-        place = numbered(names, str(self.files[0][0].parent))
-        if unknown := sorted({str(name) for name in self.domains if one_form(str(name)) not in place}):
-            raise UserError(
-                f"{self.files[0][0].parent}: domain {unknown[0]!r} is not among its domains ({', '.join(names)})"
-            )
-        numbers = np.array([place[one_form(str(name))] for name in self.domains], dtype=np.int64)
-        return numbers[self.order]
+        number = numbered(names, str(self.folder))
+        if unknown := sorted({str(name) for name in self.domains if one_form(str(name)) not in number}):
+            raise UserError(f"{self.folder}: domain {unknown[0]!r} is not among its domains ({', '.join(names)})")
+        return np.array([number[one_form(str(name))] for name in self.domains], dtype=np.int64)[self.order]
 
     def images(self) -> Iterator[list[Encoded]]:
         """Yield encoded images in the order of the files, in batches."""
@@ -127,15 +125,6 @@ class _Table:
                     encoded = _encoded_bytes(batch.column(0))
                     yield [Encoded(f"{path}, row {row + at}", value) for at, value in enumerate(encoded)]
                     row += len(encoded)
-
-    def blocks(self, shape: Shape, *, resize: bool) -> Iterator[Block]:
-        """Yield decoded batches with the rows that they belong to."""
-        rows = np.empty_like(self.order)
-        rows[self.order] = np.arange(len(rows))
-        start = 0
-        for images, oddities in decode_batches(self.images(), shape, resize=resize):
-            yield Block(rows[start : start + len(images)], images, oddities)
-            start += len(images)
 
     def class_names(self) -> tuple[str, ...]:
         """Return the names that Hugging Face stores in the schema's metadata, if any."""
@@ -167,13 +156,12 @@ class _Table:
 
     def _integers(self, name: str) -> Ints:
         values = self._column(name)
-        if not all(type(value) is int for value in values):
-            odd = next(value for value in values if type(value) is not int)
-            raise UserError(f"{self.files[0][0].parent}: the column {name!r} must hold integers, got {odd!r}")
+        if odd := [value for value in values if type(value) is not int]:
+            raise UserError(f"{self.folder}: the column {name!r} must hold integers, got {odd[0]!r}")
         return np.array(values, dtype=np.int64)
 
 
-def _parquet(path: Path) -> tuple[Any, int]:
+def _open(path: Path) -> tuple[Any, int]:
     """Return an open shard and the rows to decode at once; raises ValueError for more than its size can hold."""
     import pyarrow.parquet as pq
 
@@ -186,7 +174,7 @@ def _parquet(path: Path) -> tuple[Any, int]:
 
 def _rows(shard: Path) -> int:
     with reading(shard):
-        rows: int = _parquet(shard)[0].metadata.num_rows
+        rows: int = _open(shard)[0].metadata.num_rows
     return rows
 
 
@@ -200,13 +188,12 @@ def _shards(folder: Path, prefixes: tuple[str, ...]) -> list[Path]:
 
 def _lacking_shards(shards: list[Path]) -> list[str]:
     """Return the missing ones of the files that ``-00000-of-00003`` stands for."""
-    present = {path.name for path in shards}
-    lacking = []
+    lacking = set()
     for path in shards:
         if match := re.fullmatch(r"(.*-)(\d+)(-of-)(\d{1,6})(\.parquet)", path.name):
             head, number, of, total, tail = match.groups()
-            lacking += [f"{head}{n:0{len(number)}d}{of}{total}{tail}" for n in range(int(total))]
-    return sorted(set(lacking) - present)
+            lacking |= {f"{head}{n:0{len(number)}d}{of}{total}{tail}" for n in range(int(total))}
+    return sorted(lacking - {path.name for path in shards})
 
 
 def _encoded_bytes(column: Any) -> list[bytes]:
