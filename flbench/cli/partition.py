@@ -14,8 +14,7 @@ from flbench.cli.options import DataOption, JsonOption
 from flbench.cli.screen import plain_table, wide_console
 from flbench.config import Federated, parse_experiment
 from flbench.data.datasets import load
-from flbench.data.label_counts import LabelCounts, count_labels
-from flbench.data.shards import shards_of
+from flbench.data.shards import LabelCounts, count_labels, shards_of
 from flbench.errors import UserError
 from flbench.messages import counted
 from flbench.report.figures.label_counts import write_figure

@@ -23,9 +23,8 @@ CROP_PADDING = 4
 def steps_of_epochs(size: int, *, epochs: int, batch_size: int, drop_last: bool = True) -> int:
     """Return the local steps of ``epochs`` passes through ``size`` samples; at least one.
 
-    An epoch of floor(size / batch_size) batches drops the remainder. Fewer samples than a batch fill it from one pass
-    after another: they take as many steps as all their passes together fill, the last one rounded up. Without
-    ``drop_last`` the remainder of every epoch is a batch of its own.
+    An epoch of floor(size / batch_size) batches drops the remainder. With fewer samples than a batch, a batch spans
+    epochs, and the last one is filled up. Without ``drop_last`` the remainder of every epoch is a batch of its own.
 
     >>> steps_of_epochs(100, epochs=2, batch_size=32), steps_of_epochs(10, epochs=2, batch_size=32)
     (6, 1)
@@ -75,7 +74,7 @@ def partial_rows(
 def consecutive_rows(rows: Rows, *, seed: int, first_step: int, steps: int, batch_size: int) -> Rows:
     """Return the rows (E, B) of ``steps`` steps of a training that passes through one permutation after another.
 
-    ``first_step`` is the number of the first of them, from 0.
+    ``first_step`` is the number of the first of these steps, from 0.
     """
     per_epoch = max(len(rows) // batch_size, 1)
     batches: list[Rows] = []

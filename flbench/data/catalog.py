@@ -32,7 +32,6 @@ class Digits(Layout):
     title: ClassVar[str] = "embedded"
 
     def find(self, folder: Path) -> FoundFiles:
-        """Return nothing: no files are needed."""
         return FoundFiles([], [])
 
     def signature(self, folder: Path) -> list[list[Any]]:
@@ -77,7 +76,6 @@ class DigitsSet(Dataset):
     layouts = (Digits(),)
 
     def places(self, root: Path) -> Iterator[Source]:
-        """Yield the place inside scikit-learn."""
         yield Source(self.layouts[0], Path("scikit-learn"))
 
 
@@ -266,7 +264,6 @@ class LocalFiles(Dataset):
     labels: Literal["as-is", "renumber"] = dataclasses.field(default="as-is", kw_only=True)
 
     def expected(self) -> Expected:
-        """Accept any shape, and renumber labels if that is wanted."""
         return Expected(renumber=self.labels == "renumber")
 
     def identity(self) -> dict[str, Any]:
@@ -286,12 +283,10 @@ class LocalFiles(Dataset):
         return isinstance(other, LocalFiles) and place(self) == place(other)
 
     def places(self, root: Path) -> Iterator[Source]:
-        """Yield the path itself, in every layout."""
         for layout in self.layouts:
             yield Source(layout, Path(self.path).expanduser())
 
     def advice(self, root: Path) -> str:
-        """Name the path as it was resolved."""
         path = Path(self.path).expanduser().absolute()
         kind = "a folder" if path.is_dir() else "a file" if path.is_file() else "no folder and no file"
         return f"Check 'path': it is read as {path}, which is {kind}."
@@ -320,7 +315,6 @@ class Folder(LocalFiles):
         super().__post_init__()
 
     def places(self, root: Path) -> Iterator[Source]:
-        """Yield the path itself, in either layout, or as a folder of clients, or as one that is to be split."""
         if self.clients:
             yield Source(ClientFolder(), Path(self.path).expanduser())
         elif self.test_fraction is None:
@@ -329,11 +323,9 @@ class Folder(LocalFiles):
             yield Source(UnsplitFolder(), Path(self.path).expanduser())
 
     def expected(self) -> Expected:
-        """Accept any shape, or resize to the given size."""
         return dataclasses.replace(super().expected(), size=self.size, test_fraction=self.test_fraction)
 
     def advice(self, root: Path) -> str:
-        """Also name the way to use images without a test set."""
         split = "" if self.test_fraction else " Images without a test set need 'test_fraction', such as 0.2."
         return super().advice(root) + split
 

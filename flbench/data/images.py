@@ -59,7 +59,7 @@ class Encoded:
 
 
 class Oddity(NamedTuple):
-    """Something that the pixels of an image do not show, and where the image is."""
+    """A property of an image file that its decoded pixels do not have, and the file."""
 
     what: str
     where: str
@@ -144,7 +144,7 @@ def decode(images: list[Encoded], shape: Shape, *, resize: bool) -> tuple[Bytes,
 
 
 def _is_deep(opened: Any) -> bool:
-    """Return whether an image has more than 8 bits a channel; Pillow cuts those of colours without a word."""
+    """Return whether an image has more than 8 bits a channel; Pillow cuts those of colour images silently."""
     if opened.mode in _DEEP_MODES:
         return True
     for codec, _, _, details in getattr(opened, "tile", ()):
@@ -157,7 +157,7 @@ def _is_deep(opened: Any) -> bool:
 
 
 def _oddities(opened: Any) -> Iterator[str]:
-    """Yield what the pixels of a decoded image do not show."""
+    """Yield the properties of an image file that its decoded pixels do not have."""
     try:
         orientation = opened.getexif().get(_ORIENTATION, _UPRIGHT)
     except Exception:  # a damaged block of EXIF data does not say how the image is turned

@@ -1,8 +1,7 @@
-"""Whether experiments fit their data: found out before the first run starts.
+"""Check that experiments fit their data, before the first run starts.
 
-``config`` checks what the fields of an experiment decide alone. Where the files define the shape of the images, the
-classes, the domains or the number of samples, the same checks are repeated here with what was read, together with those
-that need the samples themselves.
+``config`` checks the fields of an experiment. If only the files define the shape of the images, the classes, the
+domains or the number of samples, the same checks are repeated here with these. Other checks need the samples.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class _DatasetAsRead:
 
     @property
     def is_known(self) -> bool:
-        """Whether the class of the data set says the same, so that ``config`` has checked it."""
+        """Whether the files hold what the data set's class declares, which ``config`` has checked."""
         declared = self.dataset.image, self.dataset.classes, self.dataset.domains, self.dataset.counts
         return declared == (self.image, self.classes, self.domains, self.counts)
 
@@ -69,7 +68,11 @@ def misfits(experiments: Iterable[Experiment], dataset: Dataset, data: Data) -> 
     for experiment in experiments:
         for key, check in _checks(experiment, as_read, data):
             if key not in found:
-                found[key] = _problem(check)
+                found[key] = None
+                try:
+                    check()
+                except UserError as error:
+                    found[key] = error
             if (problem := found[key]) is not None:
                 yield experiment, problem
                 break
@@ -96,7 +99,7 @@ def require_batches(experiment: Federated, sizes: Iterable[int]) -> None:
 
 
 def require_classes(dataset: Dataset, data: Data) -> None:
-    """Raise UserError if a class lacks images in train or test: a model would have an output for it in vain."""
+    """Raise UserError if a class lacks images in train or test: a model would have an unused output for it."""
     if data.fingerprint == dataset.official:
         return
     train_C, test_C = (np.bincount(half.labels, minlength=data.classes) > 0 for half in (data.train, data.test))
@@ -123,14 +126,6 @@ def _named(chosen_C: NDArray[np.bool_], data: Data) -> str:
     more = len(names) - _MOST_NAMES
     listed = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
     return f"{len(names)} of {data.classes} classes: {listed}"
-
-
-def _problem(check: Callable[[], None]) -> UserError | None:
-    try:
-        check()
-    except UserError as problem:
-        return problem
-    return None
 
 
 def _checks(experiment: Experiment, as_read: _DatasetAsRead, data: Data) -> Iterator[_Keyed]:

@@ -1,4 +1,4 @@
-"""Which training and test rows each client holds.
+"""Which training and test rows each client holds, and of which classes.
 
 * The rows of each group are shuffled and dealt by the partition's counts, so every sample is used at most once.
 * The test set is split in the same proportions per (client, group), disjoint, rounded by largest remainder so that no
@@ -12,7 +12,6 @@ Shapes: K clients, D domains, C classes, G = D * C groups of samples (G = C wher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -56,9 +55,8 @@ def shards_of(experiment: Federated, data: Data) -> Shards:
 def client_sizes(experiment: Federated, data: Data) -> Ints:
     """Return how many samples each client trains on, (K,), without dealing any; raises as ``split``."""
     partition = cast(Partition, experiment.partition)
-    train_N = _groups(partition, data.train, data.classes)
     counts_KG, _ = _counts(
-        partition, data, train_N, experiment.clients, experiment.min_size, experiment.val_fraction, experiment.seed
+        partition, data, experiment.clients, experiment.min_size, experiment.val_fraction, experiment.seed
     )
     return _kept(counts_KG, experiment.val_fraction)
 
@@ -69,20 +67,15 @@ def split(partition: Partition, data: Data, *, clients: int, min_size: int, val_
     Raises:
         UserError: the data cannot be divided so, or a client stays below ``min_size`` training samples.
     """
+    counts_KG, given = _counts(partition, data, clients, min_size, val_fraction, seed)
     train_N, test_M = (_groups(partition, half, data.classes) for half in (data.train, data.test))
-    counts_KG, given = _counts(partition, data, train_N, clients, min_size, val_fraction, seed)
-    dealt: Sequence[Ints] = given.train if given else _deal_rows(train_N, counts_KG, seed, _TRAIN)
-    tested = given.test if given else None
-    if tested is None:
+    train = given.train if given else _deal_rows(train_N, counts_KG, seed, _TRAIN)
+    test = given.test if given else None
+    if test is None:
         train_G, test_G = (np.bincount(groups, minlength=counts_KG.shape[1]) for groups in (train_N, test_M))
-        tested = tuple(_deal_rows(test_M, matching_test_counts(counts_KG, train_G, test_G), seed, _TEST))
-    train, val = [], []
-    for client, rows in enumerate(dealt):
-        shuffled = stream(seed, "partition", _VALIDATION, client).permutation(rows)
-        cut = int(_held_out(np.array(len(rows)), val_fraction))
-        train.append(np.sort(shuffled[cut:]))
-        val.append(np.sort(shuffled[:cut]))
-    return Shards(tuple(train), tuple(val), tested)
+        test = _deal_rows(test_M, matching_test_counts(counts_KG, train_G, test_G), seed, _TEST)
+    halves = [_hold_out(rows, val_fraction, seed, client) for client, rows in enumerate(train)]
+    return Shards(tuple(kept for kept, _ in halves), tuple(held for _, held in halves), test)
 
 
 def _groups(partition: Partition, half: Arrays, classes: int) -> Ints:
@@ -93,18 +86,19 @@ def _groups(partition: Partition, half: Arrays, classes: int) -> Ints:
 
 
 def _counts(
-    partition: Partition, data: Data, train_N: Ints, clients: int, min_size: int, val_fraction: float, seed: int
+    partition: Partition, data: Data, clients: int, min_size: int, val_fraction: float, seed: int
 ) -> tuple[Ints, Rows | None]:
     """Return training samples per (client, group), (K, G), and the rows of each client where they are given."""
     domains = len(data.domain_names)
     if problem := partition.misfit(data.classes, clients, domains):
         raise UserError(f"{partition.label()} of {data.classes} classes among {counted(clients, 'client')}: {problem}")
+    train_N = _groups(partition, data.train, data.classes)
     sizes = (domains if partition.by_domain else 1, data.classes)
     groups = sizes[0] * sizes[1]
     given = partition.rows(data, clients)
     if given is None:
-        train_G = np.bincount(train_N, minlength=groups)
-        return _draw_counts(partition, train_G.reshape(sizes), clients, min_size, val_fraction, seed), None
+        sizes_DC = np.bincount(train_N, minlength=groups).reshape(sizes)
+        return _draw_counts(partition, sizes_DC, clients, min_size, val_fraction, seed), None
     counts_KG = np.stack([np.bincount(train_N[rows], minlength=groups) for rows in given.train])
     if (smallest := int(_kept(counts_KG, val_fraction).min())) < min_size:
         raise UserError(_too_small(partition, clients, smallest, min_size, val_fraction))
@@ -162,6 +156,19 @@ def _kept(counts_KG: Ints, val_fraction: float) -> Ints:
     return sizes_K - _held_out(sizes_K, val_fraction)
 
 
+def _held_out(sizes: Ints, val_fraction: float) -> Ints:
+    """Return how many of so many training rows are held out for validation."""
+    held: Ints = np.floor(sizes * val_fraction).astype(np.int64)
+    return held
+
+
+def _hold_out(rows: Ints, val_fraction: float, seed: int, client: int) -> tuple[Ints, Ints]:
+    """Return the rows that a client trains on, and those that are held out for validation."""
+    shuffled = stream(seed, "partition", _VALIDATION, client).permutation(rows)
+    cut = int(_held_out(np.array(len(rows)), val_fraction))
+    return np.sort(shuffled[cut:]), np.sort(shuffled[:cut])
+
+
 def _too_small(partition: Partition, clients: int, smallest: int, min_size: int, val_fraction: float) -> str:
     times = f" in {partition.draws:,} draws" if partition.draws > 1 else ""
     where = f"{partition.label()} among {counted(clients, 'client')}"
@@ -171,16 +178,39 @@ def _too_small(partition: Partition, clients: int, smallest: int, min_size: int,
     )
 
 
-def _deal_rows(groups_N: Ints, counts_KG: Ints, seed: int, kind: int) -> list[Ints]:
+def _deal_rows(groups_N: Ints, counts_KG: Ints, seed: int, kind: int) -> tuple[Ints, ...]:
     """Shuffle the rows of each group and deal them by ``counts``; rows that are left over go to no client."""
     parts: list[list[Ints]] = [[] for _ in counts_KG]
     for group, counts_K in enumerate(counts_KG.T):
         rows = stream(seed, "partition", kind, group).permutation(np.flatnonzero(groups_N == group))
         for mine, part in zip(parts, np.split(rows, np.cumsum(counts_K)), strict=False):
             mine.append(part)
-    return [np.sort(np.concatenate(mine)) for mine in parts]
+    return tuple(np.sort(np.concatenate(mine)) for mine in parts)
 
 
-def _held_out(sizes: Ints, val_fraction: float) -> Ints:
-    held: Ints = np.floor(sizes * val_fraction).astype(np.int64)
-    return held
+@dataclass(frozen=True)
+class LabelCounts:
+    """Samples per client and class; of a data set with domains, also the domains of each client's training samples."""
+
+    class_names: tuple[str, ...]
+    train_KC: Ints
+    test_KC: Ints
+    domains_K: tuple[tuple[str, ...], ...] = ()
+
+    def client_names(self) -> tuple[str, ...]:
+        """Return each client's number, followed by the name of its domain where it has exactly one."""
+        single = [f" {names[0]}" if len(names) == 1 else "" for names in self.domains_K] or [""] * len(self.train_KC)
+        return tuple(f"{client}{domain}" for client, domain in enumerate(single))
+
+
+def count_labels(data: Data, shards: Shards) -> LabelCounts:
+    """Count the classes of each client's training rows and test rows."""
+    train, test = (
+        np.stack([np.bincount(np.asarray(labels)[mine], minlength=data.classes) for mine in rows])
+        for labels, rows in ((data.train.labels, shards.train), (data.test.labels, shards.test))
+    )
+    domains: list[tuple[str, ...]] = []
+    if data.train.domains is not None:
+        held = (np.unique(data.train.domains[mine]) for mine in shards.train)
+        domains = [tuple(data.domain_names[number] for number in numbers) for numbers in held]
+    return LabelCounts(data.class_names, train, test, tuple(domains))

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from flbench.data.arrays import Arrays, Data
-from flbench.data.label_counts import LabelCounts, count_labels
-from flbench.data.shards import split
+from flbench.data.shards import LabelCounts, count_labels, split
 from flbench.registry import PARTITIONS
 
 

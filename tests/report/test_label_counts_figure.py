@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flbench.data.label_counts import LabelCounts
+from flbench.data.shards import LabelCounts
 from flbench.errors import UserError
 from flbench.report.figures.label_counts import write_figure
 

@@ -27,7 +27,6 @@ class Iid(Partition):
     """All samples in random order, cut in K pieces of equal size (or one more)."""
 
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
-        """Count the classes in each piece of a random order."""
         labels = draw.permutation(np.repeat(np.arange(len(sizes_C)), sizes_C))
         return np.stack([np.bincount(piece, minlength=len(sizes_C)) for piece in np.array_split(labels, clients)])
 
@@ -55,7 +54,6 @@ class Classes(Partition):
     variant: Variant = "plain"
 
     def problem(self, classes: int, clients: int) -> str | None:
-        """Return why, if clients would hold too many classes, or a class would have no client."""
         if self.n > classes:
             return f"a client cannot hold {self.n} classes, there are {classes}; use at most classes:{classes}"
         if self.variant == "niid-bench" and clients < classes:
@@ -69,7 +67,6 @@ class Classes(Partition):
         return None
 
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
-        """Draw which client holds which class, then divide each class among its holders."""
         plain = self.variant == "plain"
         holders_KC = (_deal_classes if plain else _choose_classes)(clients, len(sizes_C), self.n, draw)
         counts = np.zeros_like(holders_KC)
@@ -107,7 +104,6 @@ class Dirichlet(Partition):
     variant: Variant = "plain"
 
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
-        """Return proportions for each class, rounded by largest remainder so that all samples are dealt."""
         if self.variant == "niid-bench":
             return self._balanced_counts(sizes_C, clients, draw)
         shares_CK = draw.dirichlet(np.full(clients, self.beta), size=len(sizes_C))
@@ -127,7 +123,6 @@ class Dirichlet(Partition):
         return counts
 
     def remedy(self) -> str:
-        """Also suggest a larger ``beta``."""
         return "raise 'beta', or lower 'clients' or 'min_size'"
 
 
@@ -178,14 +173,12 @@ class Quantity(Partition):
     beta: Annotated[float, Field(gt=0)]
 
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
-        """Count the classes in each piece of a random order."""
         labels = draw.permutation(np.repeat(np.arange(len(sizes_C)), sizes_C))
         sizes_K = cut(draw.dirichlet(np.full(clients, self.beta)), len(labels))
         pieces = np.split(labels, np.cumsum(sizes_K)[:-1])
         return np.stack([np.bincount(piece, minlength=len(sizes_C)) for piece in pieces])
 
     def remedy(self) -> str:
-        """Also suggest a larger ``beta``."""
         return "raise 'beta', or lower 'clients' or 'min_size'"
 
 
@@ -200,7 +193,6 @@ class LabelShards(Partition):
     n: Annotated[int, Field(ge=1)]
 
     def shortage(self, samples: int, clients: int, min_size: int) -> str | None:
-        """Return why there are too few samples for these clients or their shards, or None."""
         if problem := super().shortage(samples, clients, min_size):
             return problem
         if clients * self.n <= samples:
@@ -211,7 +203,6 @@ class LabelShards(Partition):
         )
 
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
-        """Count the classes in each shard and deal the shards at random."""
         sizes = deal_evenly(int(sizes_C.sum()), clients * self.n)[:, None]
         # Shards and classes are intervals of the sorted samples; each shard's classes are the overlaps.
         shard_ends, class_ends = np.cumsum(sizes)[:, None], np.cumsum(sizes_C)

@@ -46,7 +46,6 @@ class DomainClasses(Partition):
         return [int(number) for number in self.sizes.split("-")]
 
     def problem(self, classes: int, clients: int) -> str | None:
-        """Return why these classes and clients do not fit ``sizes``."""
         if len(self.numbers) != clients:
             return f"it has sizes for {len(self.numbers)} clients of a domain, a domain has {clients}"
         if sum(self.numbers) != classes:
@@ -54,7 +53,6 @@ class DomainClasses(Partition):
         return None
 
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
-        """Deal the classes in a random order."""
         counts = np.zeros((clients, len(sizes_C)), dtype=np.int64)
         dealt = np.split(draw.permutation(len(sizes_C)), np.cumsum(self.numbers)[:-1])
         for client, held in enumerate(dealt):
@@ -62,8 +60,7 @@ class DomainClasses(Partition):
         return counts
 
     def remedy(self) -> str:
-        """Suggest a smaller ``min_size`` alone: one client of a domain holds all samples of a class."""
-        return "lower 'min_size'"
+        return "lower 'min_size'"  # not 'clients': one client of a domain holds all samples of a class
 
 
 @PARTITIONS.register("domain-dirichlet")

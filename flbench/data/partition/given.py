@@ -50,7 +50,6 @@ class Given(Partition):
                 raise ValueError(str(error)) from error
 
     def identity(self) -> dict[str, Any]:
-        """Leave out the path: it does not define the numbers."""
         return {name: value for name, value in super().identity().items() if name != "path"}
 
     def misfit(self, classes: int, clients: int, domains: int) -> str | None:
@@ -68,7 +67,6 @@ class Given(Partition):
         return f"the file has {len(lists['train'])} clients; use clients: {len(lists['train'])}"
 
     def rows(self, data: Data, clients: int) -> Rows:
-        """Return the rows in the file, or those of the data set's own clients."""
         if self.path is None:
             return Rows(_of_domains(data.train, clients), _of_domains(data.test, clients))
         lists, content = _lists_at(self.path)
@@ -85,7 +83,6 @@ class Given(Partition):
         return Rows(_arrays(lists["train"]), _arrays(lists["test"]) if "test" in lists else None)
 
     def remedy(self) -> str:
-        """Name the file, or the data set."""
         return f"give every client rows in {self.path or 'the data set'}"
 
 

@@ -14,8 +14,7 @@ import numpy as np
 from flbench.config import Federated
 from flbench.data.arrays import Ints
 from flbench.data.datasets import load_named
-from flbench.data.label_counts import LabelCounts, count_labels
-from flbench.data.shards import Shards, shards_of
+from flbench.data.shards import LabelCounts, Shards, count_labels, shards_of
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import FORMATS, Drawing, file_name, save_as
