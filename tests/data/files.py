@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import pickle
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,12 @@ def write_folder(root: Path, images: dict[str, np.ndarray]) -> None:
     for name, image in images.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(encode(image, {"webp": "WEBP"}.get(name.rsplit(".")[-1], "PNG")))
+
+
+def write_halves(root: Path, names: Iterable[str], image: np.ndarray | None = None) -> None:
+    """Write one image under these names to train and to test."""
+    image = pixels(1, (3, 4, 4))[0] if image is None else image
+    write_folder(root, {f"{half}/{name}": image for half in ("train", "test") for name in names})
 
 
 def official(name: str, folder: Path) -> Any:

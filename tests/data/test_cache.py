@@ -17,7 +17,7 @@ from flbench.data import cache
 from flbench.data.arrays import Arrays, fingerprint
 from flbench.data.datasets import load, locate, recipe
 from flbench.errors import UserError
-from tests.data.files import folder_set, pixels, write_folder
+from tests.data.files import folder_set, pixels, write_folder, write_halves
 
 PROGRAM = """
 import sys, time
@@ -45,12 +45,9 @@ def start(path: Path, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    folder = tmp_path / "photos"
-    images = {
-        f"{h}/{c}/{n}.png": i for h in ("train", "test") for c in "ab" for n, i in enumerate(pixels(5, (3, 4, 4)))
-    }
-    write_folder(folder, images)
-    return folder
+    for number, image in enumerate(pixels(5, (3, 4, 4))):
+        write_halves(tmp_path / "photos", [f"{name}/{number}.png" for name in "ab"], image)
+    return tmp_path / "photos"
 
 
 def entries(own_cache: Path) -> list[str]:

@@ -20,6 +20,7 @@ from tests.data.files import (
     pixels,
     write_batches,
     write_folder,
+    write_halves,
     write_idx,
     write_parquet,
 )
@@ -62,7 +63,7 @@ def test_arrays_are_mapped_contiguous_and_read_only(digits: Data) -> None:
 
 
 def test_loading_from_the_cache_imports_no_decoder(tmp_path: Path) -> None:
-    write_folder(tmp_path, {f"{half}/a/a.png": pixels(1, (3, 4, 4))[0] for half in ("train", "test")})
+    write_halves(tmp_path, ["a/a.png"])
     program = (
         "from flbench.registry import DATASETS\n"
         "from flbench.data.datasets import load\n"
@@ -128,9 +129,7 @@ def test_python_batches(tmp_path: Path, below: str) -> None:
 
 def test_torchvisions_layout_comes_before_parquet_and_that_before_images(tmp_path: Path) -> None:
     folder = tmp_path / "cifar10"
-    write_folder(
-        folder, {f"{half}/{n}/a.png": pixels(1, (3, 32, 32))[0] for half in ("train", "test") for n in range(10)}
-    )
+    write_halves(folder, [f"{n}/a.png" for n in range(10)], pixels(1, (3, 32, 32))[0])
     assert locate(DATASETS.parse("cifar10"), tmp_path).layout.title == "image folder"
     image = [encode(pixels(1, (3, 32, 32))[0])]
     for half in ("train", "test"):
@@ -166,7 +165,7 @@ def test_the_same_images_have_one_fingerprint_in_every_layout(tmp_path: Path) ->
 
 
 def test_the_wrong_number_of_classes_is_refused(tmp_path: Path) -> None:
-    write_folder(tmp_path / "cifar10", {f"{half}/cat/a.png": pixels(1, (3, 32, 32))[0] for half in ("train", "test")})
+    write_halves(tmp_path / "cifar10", ["cat/a.png"], pixels(1, (3, 32, 32))[0])
     with pytest.raises(UserError, match="cifar10 has 10 classes, the files name 1: cat"):
         load(DATASETS.parse("cifar10"), tmp_path)
 
@@ -178,8 +177,7 @@ def test_a_new_data_set_is_one_small_class(tmp_path: Path) -> None:
         classes = 2
 
     Pairs.name = "pairs"
-    images = {f"{half}/{name}/a.png": pixels(1, (3, 4, 4))[0] for half in ("train", "test") for name in "ab"}
-    write_folder(tmp_path / "pairs", images)
+    write_halves(tmp_path / "pairs", ["a/a.png", "b/a.png"])
     data = load(Pairs(), tmp_path)
     assert (data.classes, data.class_names, data.white) == (2, ("a", "b"), 255)
     write_folder(tmp_path / "pairs", {"train/a/b.png": pixels(1, (3, 5, 4))[0]})
@@ -187,18 +185,11 @@ def test_a_new_data_set_is_one_small_class(tmp_path: Path) -> None:
         load(Pairs(), tmp_path)
 
 
-def test_folder_reports_the_resolved_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_takes_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataMissing, match=f"Check 'path': it is read as {tmp_path}/photos, which is no folder"):
         load(DATASETS.parse("folder:photos"))
-
-
-def test_folder_takes_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_folder(
-        tmp_path / "photos",
-        {f"{half}/{name}/a.png": pixels(1, (3, 4, 4))[0] for half in ("train", "test") for name in "ab"},
-    )
-    monkeypatch.chdir(tmp_path)
+    write_halves(tmp_path / "photos", ["a/a.png", "b/a.png"])
     relative, absolute = load(DATASETS.parse("folder:photos")), load(folder_set(tmp_path / "photos"))
     assert relative.fingerprint == absolute.fingerprint
     assert relative.class_names == ("a", "b")
@@ -219,10 +210,11 @@ def test_real_cifar10_in_its_official_order() -> None:
     assert data.fingerprint == DATASETS["cifar10"].official
 
 
-@pytest.mark.skipif(not (REAL / "fashion_mnist").is_dir(), reason="$FLBENCH_DATA does not hold fashion_mnist")
 @pytest.mark.slow
-def test_real_fashion_mnist() -> None:
-    data = load(DATASETS.parse("fashion_mnist"), REAL)
-    assert data.train.images.shape == (60_000, 1, 28, 28)
-    assert (np.bincount(data.test.labels) == 1000).all()
-    assert data.fingerprint == DATASETS["fashion_mnist"].official
+@pytest.mark.parametrize(("name", "shape"), [("fashion_mnist", (60_000, 1, 28, 28)), ("mnist", (60_000, 1, 28, 28))])
+def test_real_official_sets(name: str, shape: tuple[int, ...]) -> None:
+    if not (REAL / name).is_dir():
+        pytest.skip(f"$FLBENCH_DATA does not hold {name}")
+    data = load(DATASETS.parse(name), REAL)
+    assert data.train.images.shape == shape
+    assert data.fingerprint == DATASETS[name].official

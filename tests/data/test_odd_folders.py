@@ -18,7 +18,7 @@ from flbench.data.layouts.image_folder import ImageFolder
 from flbench.data.layouts.tinyimagenet import TinyImageNetZip
 from flbench.errors import UserError
 from flbench.registry import DATASETS
-from tests.data.files import folder_set, pixels, write_folder, write_parquet, write_tinyimagenet
+from tests.data.files import folder_set, pixels, write_folder, write_halves, write_parquet, write_tinyimagenet
 from tests.data.test_layouts import tree
 
 IMAGES = pixels(12, (3, 6, 5))
@@ -74,7 +74,7 @@ def test_a_class_is_the_same_in_both_forms_of_unicode(tmp_path: Path, train: str
 
 
 def test_two_folders_of_one_name_are_refused(tmp_path: Path) -> None:
-    write_folder(tmp_path, {f"{half}/{name}/0.png": IMAGES[0] for half in ("train", "test") for name in (ONE, TWO)})
+    write_halves(tmp_path, [f"{ONE}/0.png", f"{TWO}/0.png"])
     with pytest.raises(UserError, match=r"train/: the name caf.* is there twice, in two forms of Unicode"):
         load(folder_set(tmp_path))
 
@@ -185,7 +185,7 @@ def test_one_folder_cannot_be_both_halves(tmp_path: Path) -> None:
 
 
 def test_links_to_folders_are_refused_among_clients_and_without_test_images(tmp_path: Path) -> None:
-    write_folder(tmp_path / "c", {f"{half}/al/{name}/0.png": IMAGES[0] for half in ("train", "test") for name in "ab"})
+    write_halves(tmp_path / "c", ["al/a/0.png", "al/b/0.png"])
     (tmp_path / "c/train/bo").symlink_to("../test/al")
     with pytest.raises(UserError, match="share images: a folder is a link"):
         load(folder_set(tmp_path / "c", clients=True))

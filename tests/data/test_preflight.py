@@ -20,7 +20,7 @@ from flbench.errors import UserError
 from flbench.planning import resolve_data
 from flbench.registry import DATASETS
 from flbench.store import Store
-from tests.data.files import folder_set, pixels, write_folder
+from tests.data.files import folder_set, pixels, write_folder, write_halves
 from tests.report.stores import finish
 
 
@@ -68,7 +68,7 @@ def test_a_class_without_images_is_refused(tmp_path: Path, train: Any, test: Any
 
 def test_a_class_that_is_only_named_or_only_in_test_is_refused(tmp_path: Path) -> None:
     image = pixels(1, (1, 4, 4))[0]
-    write_folder(tmp_path / "img", {f"{half}/{name}/0.png": image for half in ("train", "test") for name in "ab"})
+    write_halves(tmp_path / "img", ["a/0.png", "b/0.png"], image)
     (tmp_path / "img/classes.txt").write_text("a\nb\nc\n")
     named = f"dataset=folder:{tmp_path / 'img'}"
     assert "no images of class c (labels count from 0 to 2)" in refused(tmp_path / "store", named, *PLAIN)
@@ -92,8 +92,7 @@ def test_labels_are_renumbered_if_that_is_wanted(tmp_path: Path) -> None:
 
 
 def test_renumbering_keeps_the_names_of_classes(tmp_path: Path) -> None:
-    images = {f"{half}/{name}/0.png": pixels(1, (1, 4, 4))[0] for half in ("train", "test") for name in ("dog", "fox")}
-    write_folder(tmp_path, images)
+    write_halves(tmp_path, ["dog/0.png", "fox/0.png"])
     (tmp_path / "classes.txt").write_text("fox\ncat\ndog\n")
     data = load(folder_set(tmp_path, labels="renumber"))
     assert (data.class_names, data.train.labels.tolist()) == (("fox", "dog"), [1, 0])
