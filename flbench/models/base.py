@@ -29,7 +29,7 @@ class Model(Component):
         return ()
 
     def identity(self) -> dict[str, Any]:
-        """As of every component; of a model that initializes itself, that it does."""
+        """Return the identity of a component, with ``weights: build`` if the model initializes itself."""
         return super().identity() | ({"weights": "build"} if self.initialized_by() == "build" else {})
 
     def initialized_by(self) -> Literal["layers", "build"]:
@@ -96,9 +96,9 @@ class Model(Component):
         return head.problem(head.width(math.prod(self.output(image))), classes)
 
     def has_batch_norm(self, image: Shape | None, classes: int) -> bool:
-        """Return whether the network has batch normalization that is not the norm's: only one that builds itself can.
+        """Return whether the network has batch normalization of its own: only a model that builds itself can have it.
 
-        True, too, where it cannot be built here, or the shape of the images is not known.
+        Also true if the network cannot be built here, or the shape of the images is unknown.
         """
         return self._builds_itself() and (image is None or _has_batch_norm(self, image, classes))
 
@@ -106,7 +106,7 @@ class Model(Component):
         return type(self).build is not Model.build
 
     def problem(self, image: Shape) -> str | None:
-        """Why images of this shape do not fit, or None."""
+        """Return why images of this shape do not fit, or None."""
         shape: Shape = image
         for number, stage in enumerate(self.stages(), start=1):
             shape = stage.output(shape)
@@ -115,11 +115,11 @@ class Model(Component):
         return None
 
     def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
-        """The torch module: images (B, C, H, W) to (features (B, D), logits (B, classes)), with a linear head."""
+        """Return the module from images (B, C, H, W) to (features (B, D), logits (B, classes)), with a linear head."""
         return self.network(image, classes, norm, bias, Head())
 
     def network(self, image: Shape, classes: int, norm: Norm, bias: bool, head: Head) -> nn.Module:
-        """The torch module of the stages with any head."""
+        """Return the torch module of the stages with any head."""
         from flbench.models.network import Network
 
         steps, head_bias = tuple(self.steps(image)), self.head_has_bias(bias)
@@ -128,7 +128,7 @@ class Model(Component):
 
 @lru_cache(1000)  # requested for every experiment of a sweep
 def _unchanged_by(model: Model, norm: Norm, image: Shape, classes: int) -> str | None:
-    """Why a network that its model builds itself cannot have a norm: the same modules without it, or an error."""
+    """Return why a network that its model builds itself cannot have a norm: its modules are the same, or an error."""
     import torch
 
     try:

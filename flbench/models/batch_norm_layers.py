@@ -37,7 +37,6 @@ class FixedBatchNorm(BatchNorm):
         self.round: Tensor
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Normalize by the batch's statistics, or by the fixed ones."""
         if not self.training:
             return super().normalize(x)
         axes, shape = per_channel(x, self.running_mean)
@@ -156,13 +155,11 @@ class MeanOverClients(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_NC: Tensor, share_N: Tensor) -> Tensor:
-        """Average over the clients."""
         ctx.save_for_backward(share_N)
         return (share_N.unsqueeze(-1) * x_NC).sum(0, keepdim=True).expand_as(x_NC)
 
     @staticmethod
     def backward(ctx: Any, gradient_NC: Tensor) -> tuple[Tensor, None]:
-        """Average the gradients."""
         (share_N,) = ctx.saved_tensors
         return (share_N.unsqueeze(-1) * gradient_NC).sum(0, keepdim=True).expand_as(gradient_NC), None
 

@@ -22,7 +22,6 @@ class Cnn(Model):
     source = "@zhang2024labelskew, published code"
 
     def stages(self) -> tuple[Stage, ...]:
-        """Two convolutions and two dense layers."""
         return (*_TRUNK, Dense(192))
 
 
@@ -37,5 +36,4 @@ class CnnTable7(Model):
     source = "@zhang2024labelskew, Table 7"
 
     def stages(self) -> tuple[Stage, ...]:
-        """Two convolutions and one dense layer."""
         return _TRUNK

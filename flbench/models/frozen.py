@@ -46,8 +46,8 @@ def _stays(module: nn.Module, mode: bool = True) -> nn.Module:
 def _frozen_buffers(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the name of every buffer inside a frozen part, and its module.
 
-    A module is in a frozen part if it has parameters and all are frozen; a module without parameters if that holds of
-    the smallest part around it that has any.
+    A module is in a frozen part if it has parameters and all are frozen. A module without parameters is in one if this
+    holds for the smallest module around it that has parameters.
     """
     modules = dict(network.named_modules())
     for path, module in modules.items():

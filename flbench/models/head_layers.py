@@ -27,7 +27,6 @@ class _Scaled(StackableLayer):
         self.scale = nn.Parameter(torch.empty(1)) if learned else None
 
     def reset_parameters(self) -> None:
-        """The initial scale."""
         if self.scale is not None:
             nn.init.constant_(self.scale, self.initial_scale)
 
@@ -44,12 +43,10 @@ class CosineHead(_Scaled):
         self.weight = nn.Parameter(torch.empty(classes, features))
 
     def reset_parameters(self) -> None:
-        """The rows of ``nn.Linear``, and the initial scale."""
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         super().reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
-        """f_BD to z_BY."""
         return self.scaled(product(_unit(x), _unit(self.weight)))
 
 
@@ -84,7 +81,6 @@ class FixedHead(_Scaled):
         super().reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
-        """f_BD to z_BY."""
         return self.scaled(product(_unit(x) if self.unit_features else x, self.weight))
 
 

@@ -101,13 +101,11 @@ class StackedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_NBD: Tensor, weight: Tensor) -> Tensor:
-        """Multiply."""
         ctx.save_for_backward(x_NBD, weight)
         return multiplied(x_NBD, weight)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Gradients of both, in the layouts of both."""
         x_NBD, weight = ctx.saved_tensors
         of_x = torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None
         return of_x, torch.bmm(gradient.mT, x_NBD) if ctx.needs_input_grad[1] else None
@@ -193,7 +191,6 @@ class Relu(StackableLayer):
     """max(x, 0)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Element by element."""
         return F.relu(x)
 
 
@@ -201,7 +198,6 @@ class Flatten(StackableLayer):
     """(..., C, H, W) to (..., C * H * W)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Join the last three axes."""
         return x.flatten(-3)
 
 
@@ -216,6 +212,5 @@ class Residual(StackableLayer):
         self.shortcut = shortcut or nn.Sequential()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the outputs of both paths."""
         out: Tensor = self.shortcut(x) + self.branch(x)
         return out

@@ -22,5 +22,4 @@ class LeNet(Model):
     source = "@lecun1998mnist, as in the code of @li2022niidbench"
 
     def stages(self) -> tuple[Stage, ...]:
-        """Two convolutions and two dense layers."""
         return NarrowConv(6, kernel=5, pool=2), NarrowConv(16, kernel=5, pool=2), Dense(120), Dense(84)

@@ -72,7 +72,6 @@ class _Dropout(Masked):
         return tuple(x.shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop in training."""
         if not self.training or self.p == 0:
             return x
         kept = self.keeps(self.mask_shape(x), self.p, x.device).to(x.dtype)
@@ -149,7 +148,7 @@ class MultiheadAttention(Masked, nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend; with dropout in training the weights are torch's without, and the mask and the rest follow here."""
+        """Attend. In training with dropout, torch computes the weights without dropout; the mask is applied here."""
         options: dict[str, Any] = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask, "is_causal": is_causal}
         if not self.training or self.dropout == 0:
             options |= {"need_weights": need_weights, "average_attn_weights": average_attn_weights}

@@ -20,5 +20,4 @@ class Mlp(Model):
     widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (128, 128)
 
     def stages(self) -> tuple[Dense, ...]:
-        """One dense layer a width."""
         return tuple(Dense(width) for width in self.widths)

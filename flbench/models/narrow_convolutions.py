@@ -41,7 +41,6 @@ class _Together(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, pool: int) -> Tensor:
-        """Convolve, pool, add the bias and clip."""
         ctx.padding, ctx.pool = padding, pool
         x_last = x.contiguous(memory_format=torch.channels_last)
         pixels_BOHW = F.conv2d(x_last, weight, None, padding=padding)
@@ -53,7 +52,6 @@ class _Together(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Gradients:
-        """Gradients of the images, the weight and the bias."""
         x, weight, bias, x_last, pixels_BOHW, chosen, out_BOhw = ctx.saved_tensors
         if torch.is_grad_enabled():
             return _by_autograd(ctx, gradient, x, weight, bias)
@@ -75,7 +73,6 @@ class _PlaceByPlace(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, pool: int) -> Tensor:
-        """Convolve, pool, add the bias and clip."""
         ctx.padding, ctx.pool = padding, pool
         planes, kernels = x.contiguous(), _shifted(weight, pool).flatten(0, 2)
         places = F.conv2d(planes, kernels, None, pool, padding)
@@ -87,7 +84,6 @@ class _PlaceByPlace(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Gradients:
-        """Gradients of the images, the weight and the bias."""
         x, weight, bias, planes, kernels, places, chosen, out_BOhw = ctx.saved_tensors
         if torch.is_grad_enabled():
             return _by_autograd(ctx, gradient, x, weight, bias)

@@ -28,7 +28,6 @@ class Normalization(StackableLayer):
         raise NotImplementedError(f"{type(self).__name__} must define normalize()")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize."""
         kind = x.device.type
         if not torch.is_autocast_enabled(kind):
             return self.normalize(x)
@@ -46,7 +45,6 @@ class ScaleNorm(Normalization):
         self.eps = eps
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Scale every sample to norm sqrt(d)."""
         norm: Tensor = torch.linalg.vector_norm(x, dim=self.dims, keepdim=True)
         return x * (self.scale / norm.clamp_min(self.eps))
 
@@ -67,7 +65,6 @@ class Factor(Normalization):
         self.factor: Tensor
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Multiply by the factor, common or of each client."""
         return x * self.factor.view(-1, *[1] * (x.dim() - 1))
 
 
@@ -79,7 +76,6 @@ class MeanShift(Normalization):
         self.dims = tuple(range(-len(shape), 0))
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Subtract every sample's mean."""
         if x.dim() == 4 and len(self.dims) == 3:
             # Elements in the order of memory: torch's mean over channels first is slower.
             mean = x.movedim(1, -1).flatten(1).mean(1).view(-1, 1, 1, 1)
@@ -116,7 +112,6 @@ class LayerNorm(Normalization, nn.LayerNorm):
         super().__init__(shape, eps=eps, elementwise_affine=affine)
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Normalize over the last axes."""
         axes = len(self.normalized_shape)
         if x.dim() == 4 and axes == 3:
             # One client's images with the pixels' channels side by side: else torch copies them there and back.
@@ -137,7 +132,6 @@ class GroupNorm(Normalization, nn.GroupNorm):
         self.sample_axes = len(shape)
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Normalize each group."""
         if x.dim() == self.sample_axes + 1:
             # Torch is fast with a group's channels side by side, except where every channel is a group of its own.
             laid_out = x.contiguous() if self.num_groups == self.num_channels else x
@@ -209,7 +203,6 @@ class BatchShift(Normalization):
         self.running_mean: Tensor
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Subtract the mean."""
         if not self.training:
             return x - self.running_mean.unsqueeze(-2)
         mean = x.mean(-2, keepdim=True)

@@ -34,17 +34,14 @@ class Block(Stage):
         return Conv(self.out, kernel=3, stride=self.stride, padding=1), Conv(self.out, kernel=3, padding=1)
 
     def output(self, shape: Shape) -> Shape:
-        """Shape (C, H, W) of both activations."""
         return self._convolutions()[0].output(shape)
 
     def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
-        """Before and after the inner ReLU, after A2, and after the outer ReLU."""
         out = self.output(shape)
         inner = Site("before", out, inside=True), Site("after", out, inside=True)
         return *inner, Site("before", out, last=last), Site("after", out, last=last)
 
     def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
-        """The sum of branch and shortcut, ReLU, norm."""
         from flbench.models.layers import Conv as ConvLayer
         from flbench.models.layers import Relu, Residual
 
@@ -88,7 +85,6 @@ class ResNet18(Model):
     blocks: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (2, 2, 2, 2)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Stem, blocks, global average."""
         blocks = (
             Block(self.width * 2**group, stride=2 if group > 0 and number == 0 else 1)
             for group, count in enumerate(self.blocks)

@@ -43,7 +43,6 @@ class SimpleViT(Model):
     mlp_ratio: Annotated[int, Field(ge=1)] = 2
 
     def initialized_by(self) -> Literal["layers", "build"]:
-        """The layers."""
         return "layers"
 
     def sites(self, image: Shape) -> Iterator[Site]:
@@ -51,7 +50,6 @@ class SimpleViT(Model):
         yield Site("feature", (self.width,))
 
     def problem(self, image: Shape) -> str | None:
-        """Why images of this shape cannot be cut into patches, or the width into heads, or None."""
         if self.width % self.heads:
             return f"heads must divide width, got {self.heads} heads and width {self.width}"
         if any(side % self.patch for side in image[1:]):
@@ -59,7 +57,6 @@ class SimpleViT(Model):
         return None
 
     def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
-        """The torch module."""
         from flbench.models.transformer import Transformer
 
         return Transformer(image, classes, norm, bias=bias, **asdict(self))

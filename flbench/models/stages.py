@@ -55,17 +55,14 @@ class Conv(Stage):
         return self.out, height, width
 
     def output(self, shape: Shape) -> Shape:
-        """Shape after the pooling."""
         channels, height, width = self.activation(shape)
         return channels, height // self.pool, width // self.pool
 
     def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
-        """Before and after the ReLU."""
         activation = self.activation(shape)
         return Site("before", activation, last=last), Site("after", activation, last=last)
 
     def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
-        """Convolution, ReLU and pooling with the norms between them."""
         from flbench.models.layers import Conv, Pool, Relu
 
         before, after = (norm.layer(site) for site in self.sites(shape, last))
@@ -106,15 +103,12 @@ class Dense(Stage):
     out: int
 
     def output(self, shape: Shape) -> Shape:
-        """Shape (D,)."""
         return (self.out,)
 
     def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
-        """Before and after the ReLU."""
         return Site("before", (self.out,), last=last), Site("after", (self.out,), last=last)
 
     def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
-        """Product and ReLU with the norms between them."""
         from flbench.models.layers import Dense, Flatten, Relu
 
         before, after = (norm.layer(site) for site in self.sites(shape, last))
@@ -136,7 +130,6 @@ class Average(Stage):
     activates: ClassVar[bool] = False
 
     def output(self, shape: Shape) -> Shape:
-        """Shape (C,)."""
         return shape[:1]
 
     def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
@@ -144,7 +137,6 @@ class Average(Stage):
         return ()
 
     def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
-        """The mean."""
         from flbench.models.layers import GlobalAverage
 
         yield "average", GlobalAverage()

@@ -34,7 +34,6 @@ class _MappedBatchNorm(_BatchNorm):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """x_BC... to the same shape."""
         if not torch._C._functorch.is_batchedtensor(input):
             return super().forward(input)
         self._check_input_dim(input)  # type: ignore[no-untyped-call]

@@ -51,7 +51,6 @@ class Transformer(nn.Module):
         self.logits = norm.layer(Site("logits", (classes,))) or nn.Identity()
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Embed the patches, run the blocks, average over the patches."""
         x_BDHW = self.embedding(images)
         # Computed here: as buffers the positions would be averaged over the clients in every round.
         x_BPD = x_BDHW.flatten(2).mT + sincos_positions(x_BDHW)
@@ -72,7 +71,6 @@ class Block(nn.Module):
         )
 
     def forward(self, x_BPD: Tensor) -> Tensor:
-        """Add both branches."""
         x_BPD = x_BPD + self.attention(self.before_attention(x_BPD))
         out: Tensor = x_BPD + self.mlp(self.before_mlp(x_BPD))
         return out
@@ -90,7 +88,6 @@ class Attention(nn.Module):
         self.out = XavierDense(width, width, bias=bias)
 
     def forward(self, x_BPD: Tensor) -> Tensor:
-        """Mix the patches of each image."""
         layers = (self.query, self.key, self.value)
         q_BAPd, k_BAPd, v_BAPd = (layer(x_BPD).unflatten(-1, (self.heads, -1)).transpose(-2, -3) for layer in layers)
         weights_BAPP = (q_BAPd @ k_BAPd.mT * q_BAPd.shape[-1] ** -0.5).softmax(-1)
@@ -102,7 +99,6 @@ class XavierDense(nn.Linear):
     """A dense layer with Xavier's uniform initial weights and zero bias."""
 
     def reset_parameters(self) -> None:
-        """Draw the weight."""
         nn.init.xavier_uniform_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)

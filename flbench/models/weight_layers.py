@@ -31,7 +31,6 @@ class StandardizedWeight(StackableLayer):
         self.dims, self.unbiased = tuple(range(1 - len(shape), 0)), unbiased
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Standardize."""
         var, mean = torch.var_mean(weight, dim=self.dims, keepdim=True, correction=int(self.unbiased))
         return (weight - mean) / (var.sqrt() + EPS if self.unbiased else (var + EPS).sqrt())
 
@@ -45,7 +44,6 @@ class ScaledStandardizedWeight(StackableLayer):
         self.gain = nn.Parameter(torch.ones(shape[0])) if learned else None
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Standardize and scale."""
         var, mean = torch.var_mean(weight, dim=self.dims, keepdim=True, correction=0)
         scale = RELU_GAIN * torch.rsqrt((self.fan_in * var).clamp_min(LEAST_SPREAD))
         if self.gain is not None:

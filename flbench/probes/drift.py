@@ -22,7 +22,6 @@ class Drift(Probe):
     needs_clients: ClassVar[bool] = True
 
     def measure(self, seen: Observation) -> dict[str, Any]:
-        """Return the four numbers that the class describes, or none."""
         import torch
 
         if seen.client_params is None or seen.weights_S is None:

@@ -29,7 +29,6 @@ class Features(Probe):
     values: Annotated[int, Field(ge=1)] = 20
 
     def measure(self, seen: Observation) -> dict[str, Any]:
-        """Return the numbers that the class describes."""
         import numpy as np
         import torch
 

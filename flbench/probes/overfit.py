@@ -28,7 +28,6 @@ class Overfit(Probe):
     samples: Annotated[int, Field(ge=2)] = 500
 
     def measure(self, seen: Observation) -> dict[str, Any]:
-        """Return the numbers that the class describes, or none."""
         access = seen.access
         if not access.clients:
             return {}

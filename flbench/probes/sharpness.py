@@ -33,7 +33,6 @@ class Sharpness(Probe):
     clients: Annotated[int, Field(ge=0)] = 3
 
     def measure(self, seen: Observation) -> dict[str, Any]:
-        """Return the numbers that the class describes."""
         access = seen.access
         images = access.train_samples(self.samples)
         largest = self._largest(access, images)

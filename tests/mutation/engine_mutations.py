@@ -106,7 +106,7 @@ _UNIT = mutations_of(
     ("more classes than features accepted", "classes <= features", "classes <= 2 * features"),
     ("a frame of one row", "classes < 2 else", "classes < 1 else"),
     ("a frame of two rows refused", "classes < 2 else", "classes < 3 else"),
-    ("cosines see lengths", '"""Always."""\n        return True', '"""Always."""\n        return False'),
+    ("cosines see lengths", "-> bool:\n        return True", "-> bool:\n        return False"),
 )
 
 _LAYERS = mutations_of(

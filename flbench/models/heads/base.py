@@ -24,7 +24,7 @@ class Head(Component):
 
     @property
     def unit_features(self) -> bool:
-        """Whether it divides each sample's features by their norm, so that their length does not matter."""
+        """Return whether it divides each sample's features by their norm, so that their length does not matter."""
         return False
 
     def layer(self, features: int, classes: int, bias: bool) -> nn.Module:

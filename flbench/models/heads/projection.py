@@ -35,11 +35,9 @@ class Projection(Head):
     out: Annotated[int, Field(ge=1)] = 256
 
     def width(self, features: int) -> int:
-        """The projection's output."""
         return self.out
 
     def projection(self, features: int, bias: bool) -> nn.Module:
-        """Return both layers with a ReLU between them."""
         from torch import nn
 
         from flbench.models.layers import Dense, Relu

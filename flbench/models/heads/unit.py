@@ -33,7 +33,6 @@ class _Cosines(Head):
 
     @property
     def unit_features(self) -> bool:
-        """Always."""
         return True
 
 
@@ -50,7 +49,6 @@ class Cosine(_Cosines):
     source: ClassVar[str] = "@gidaris2018cosine (learned s); @wang2018cosface (fixed s)"
 
     def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
-        """Return cosines."""
         from flbench.models.head_layers import CosineHead
 
         return CosineHead(features, classes, self.scale, learned=self.learned)
@@ -63,7 +61,6 @@ class _Fixed(Head):
     trained: ClassVar[bool] = False
 
     def problem(self, features: int, classes: int) -> str | None:
-        """There must be as many features as classes."""
         if classes <= features:
             return None
         return f"{classes} classes need at least as many features as rows, and the last layer has {features}"
@@ -96,7 +93,6 @@ class Frozen(_Fixed):
         return self.variant == "spherefed"
 
     def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
-        """Return a product with orthonormal rows."""
         from flbench.models.head_layers import FixedHead
 
         return FixedHead(features, classes, self.scale, simplex=False, unit_features=self.unit_features)
@@ -117,7 +113,6 @@ class Etf(_Cosines, _Fixed):
     source: ClassVar[str] = "@li2023fedetf (FedETF); @papyan2020collapse"
 
     def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
-        """Return cosines with the frame."""
         from flbench.models.head_layers import FixedHead
 
         return FixedHead(features, classes, self.scale, simplex=True, unit_features=True, learned=self.learned)

@@ -56,7 +56,7 @@ class Norm(Component):
         return None
 
     def sits(self, site: Site) -> bool:
-        """Whether ``layer`` returns a module at ``site``; override it where that is known without importing torch."""
+        """Return whether there is a module at ``site``; override it if that is known without importing torch."""
         return self.layer(site) is not None
 
     def weights(self, shape: Shape) -> nn.Module | None:
@@ -64,19 +64,19 @@ class Norm(Component):
         return None
 
     def changes(self, sites: Iterable[Site]) -> bool:
-        """Whether it changes a network with these sites, which it fits."""
+        """Return whether it changes a network with these sites, which it fits."""
         return any(map(self.sits, sites))
 
     def canonical(self) -> Norm:
-        """Return the norm of the run id: of two norms that compute the same, always the same one."""
+        """Return the representative of the norms that compute the same; it enters the run id."""
         return self
 
     def canonical_among(self, sites: Iterable[Site]) -> Norm:
-        """Return the norm of the run id in a network with these sites, where some norms compute the same."""
+        """Return the representative in a network with these sites, where more norms may compute the same."""
         return self.canonical()
 
     def problem(self, sites: Sequence[Site]) -> str | None:
-        """Why this norm does not fit a network with these sites, or None."""
+        """Return why this norm does not fit a network with these sites, or None."""
         return None
 
 

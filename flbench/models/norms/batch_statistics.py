@@ -36,7 +36,6 @@ class SiloBatchNorm(BatchNorm):
     keeps_statistics: ClassVar[bool] = True
 
     def module(self, shape: Shape) -> nn.Module:
-        """Over the batch and the pixels, a channel."""
         from flbench.models.batch_norm_layers import LocalStatisticsBatchNorm
 
         return LocalStatisticsBatchNorm(shape[0], eps=EPS)
@@ -63,7 +62,6 @@ class FixedBatchNorm(BatchNorm):
     rounds: Annotated[int, Field(ge=1)] = 100
 
     def module(self, shape: Shape) -> nn.Module:
-        """Over the batch and the pixels, a channel."""
         from flbench.models.batch_norm_layers import FixedBatchNorm
 
         return FixedBatchNorm(shape[0], EPS, self.rounds)
@@ -96,7 +94,6 @@ class GlobalBatchNorm(BatchNorm):
     momentum: Annotated[float, Field(gt=0, le=1)] = 0.1
 
     def module(self, shape: Shape) -> nn.Module:
-        """Over the batch and the pixels, a channel."""
         from flbench.models.batch_norm_layers import GlobalBatchNorm
 
         return GlobalBatchNorm(shape[0], EPS, self.momentum)
@@ -129,7 +126,6 @@ class LockStepBatchNorm(BatchNorm):
     steps: Literal["first", "all"] = "first"
 
     def module(self, shape: Shape) -> nn.Module:
-        """Over the batch and the pixels of all clients, a channel."""
         from flbench.models.batch_norm_layers import LockStepBatchNorm
 
         return LockStepBatchNorm(shape[0], EPS, only_first_step=self.steps == "first")

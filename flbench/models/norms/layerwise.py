@@ -28,11 +28,9 @@ class Layerwise(Norm):
     order: Literal["after", "before"] = "after"
 
     def sits(self, site: Site) -> bool:
-        """At every activation."""
         return site.position == self.order
 
     def layer(self, site: Site) -> nn.Module | None:
-        """The same layer at every site."""
         return self.module(site.shape) if self.sits(site) else None
 
     def module(self, shape: Shape) -> nn.Module:
@@ -65,11 +63,9 @@ class LayerNorm(Layerwise):
     source: ClassVar[str] = f"@ba2016ln, eq. 3 and 4; {PAPER}, section 5.6 and Table 6 (learnable)"
 
     def group(self, shape: Shape) -> int:
-        """All of them."""
         return math.prod(shape)
 
     def module(self, shape: Shape) -> nn.Module:
-        """Over all elements of a sample."""
         from flbench.models.norm_layers import LayerNorm
 
         return LayerNorm(shape, eps=EPS)
@@ -95,11 +91,9 @@ class StaticLayerNorm(Layerwise):
     variant: Literal["original", "text", "code"] = "original"
 
     def group(self, shape: Shape) -> int:
-        """All of them."""
         return math.prod(shape)
 
     def module(self, shape: Shape) -> nn.Module:
-        """Over all elements of a sample."""
         return mean_variance(shape, self.variant)
 
 
@@ -124,11 +118,9 @@ class Grouped(Layerwise):
         raise NotImplementedError(f"{type(self).__name__} must define groups_of()")
 
     def group(self, shape: Shape) -> int:
-        """Each group's channels and their pixels."""
         return math.prod(shape) // self.groups_of(shape[0])
 
     def module(self, shape: Shape) -> nn.Module:
-        """Over each group's channels and their pixels."""
         from flbench.models.norm_layers import GroupNorm
 
         return GroupNorm(self.groups_of(shape[0]), shape, eps=EPS, affine=self.affine)
@@ -147,7 +139,6 @@ class ChannelLayerNorm(Grouped):
     source: ClassVar[str] = f"{PAPER}, published code (GroupNorm with 1 group); eq. 10 in ResNet-18"
 
     def groups_of(self, channels: int) -> int:
-        """One."""
         return 1
 
 
@@ -175,7 +166,6 @@ class GroupNorm(Grouped):
         return fields
 
     def groups_of(self, channels: int) -> int:
-        """The same everywhere, or as many as there are groups of that size."""
         return self.groups if self.group_size is None else channels // self.group_size
 
     def canonical(self) -> Norm:
@@ -194,7 +184,6 @@ class GroupNorm(Grouped):
         return replace(self, groups=numbers.pop(), group_size=None).canonical() if len(numbers) == 1 else self
 
     def problem(self, sites: Sequence[Site]) -> str | None:
-        """Every activation must consist of whole groups of more than one number."""
         name, number = ("groups", self.groups) if self.group_size is None else ("group_size", self.group_size)
         for channels, *_ in self.shapes(sites):
             if channels % number:
@@ -226,21 +215,17 @@ class InstanceNorm(Layerwise):
     source: ClassVar[str] = "@ulyanov2016in, eq. 4"
 
     def sits(self, site: Site) -> bool:
-        """At every activation with pixels."""
         return super().sits(site) and len(site.shape) == 3
 
     def module(self, shape: Shape) -> nn.Module:
-        """Over the pixels of each channel."""
         from flbench.models.norm_layers import GroupNorm
 
         return GroupNorm(shape[0], shape, eps=EPS)
 
     def group(self, shape: Shape) -> int:
-        """The pixels of a channel."""
         return math.prod(shape[1:])
 
     def problem(self, sites: Sequence[Site]) -> str | None:
-        """There must be activations with pixels, and more than one of them."""
         return super().problem(sites) if any(self.shapes(sites)) else "no layer has pixels to normalize over"
 
 
@@ -253,7 +238,6 @@ class RmsNorm(Layerwise):
     source: ClassVar[str] = "@zhang2019rms, eq. 4"
 
     def module(self, shape: Shape) -> nn.Module:
-        """Over all elements of a sample."""
         from flbench.models.norm_layers import RmsNorm
 
         return RmsNorm(shape, eps=EPS)
@@ -279,7 +263,6 @@ class BatchNorm(Layerwise):
     affine: ClassVar[bool] = True
 
     def module(self, shape: Shape) -> nn.Module:
-        """Over the batch and the pixels, a channel."""
         from flbench.models.norm_layers import BatchNorm
 
         return BatchNorm(shape[0], eps=EPS, affine=self.affine)

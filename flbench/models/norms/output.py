@@ -36,11 +36,9 @@ class MeanSubtraction(Norm):
     smallest_batch: ClassVar[int] = 2
 
     def sits(self, site: Site) -> bool:
-        """At the logits."""
         return site.position == "logits"
 
     def layer(self, site: Site) -> nn.Module | None:
-        """Of each logit."""
         from flbench.models.norm_layers import BatchShift
 
         return BatchShift(site.shape[0]) if self.sits(site) else None
@@ -62,11 +60,9 @@ class BatchNormLast(Norm):
     has_batch_norm: ClassVar[bool] = True
 
     def sits(self, site: Site) -> bool:
-        """At the logits."""
         return site.position == "logits"
 
     def layer(self, site: Site) -> nn.Module | None:
-        """Of each logit."""
         from flbench.models.norm_layers import BatchNorm
 
         return BatchNorm(site.shape[0], eps=EPS) if self.sits(site) else None

@@ -31,11 +31,9 @@ class FeatureNorm(Norm):
     variant: ScaleVariant = "text"
 
     def sits(self, site: Site) -> bool:
-        """At the input of the head."""
         return site.position == "feature"
 
     def layer(self, site: Site) -> nn.Module | None:
-        """A scale."""
         return scale(site.shape, self.variant) if self.sits(site) else None
 
 
@@ -54,7 +52,6 @@ class LayerwiseFeatureNorm(FeatureNorm):
     only_scales_features: ClassVar[bool] = False
 
     def sits(self, site: Site) -> bool:
-        """After every activation but the last, and at the feature."""
         return super().sits(site) or (site.position == "after" and not site.last)
 
 
@@ -74,15 +71,12 @@ class ReducedLayerNorm(Norm):
     variant: ScaleVariant = "text"
 
     def sits(self, site: Site) -> bool:
-        """After every activation."""
         return site.position == "after"
 
     def problem(self, sites: Sequence[Site]) -> str | None:
-        """Every activation must have more than one number."""
         return lone_number(math.prod(site.shape) for site in sites if self.sits(site))
 
     def layer(self, site: Site) -> nn.Module | None:
-        """A shift, and n_MV after the last activation and inside of blocks."""
         if not self.sits(site):
             return None
         return mean_variance(site.shape, self.variant) if site.last or site.inside else shift(site.shape)
@@ -93,11 +87,9 @@ class _BlockForm(FeatureNorm):
     """Base of Table 13's forms: fn, and a norm after the inner activation of every residual block."""
 
     def sits(self, site: Site) -> bool:
-        """After the inner activation of a block, and at the feature."""
         return super().sits(site) or (site.position == "after" and site.inside)
 
     def problem(self, sites: Sequence[Site]) -> str | None:
-        """The model must have residual blocks."""
         return None if any(site.inside for site in sites) else "it has no residual blocks"
 
 
@@ -110,12 +102,10 @@ class BlockMeanVariance(_BlockForm):
     source: ClassVar[str] = f"{PAPER}, appendix E, Table 13 (n_MV inside), the block of eq. 11 without its shift"
 
     def problem(self, sites: Sequence[Site]) -> str | None:
-        """Also, inside of blocks every activation must have more than one number."""
         inner = (math.prod(site.shape) for site in sites if self.sits(site) and site.inside)
         return super().problem(sites) or lone_number(inner)
 
     def layer(self, site: Site) -> nn.Module | None:
-        """n_MV inside of blocks, a scale at the feature."""
         return mean_variance(site.shape, self.variant) if self.sits(site) and site.inside else super().layer(site)
 
 

@@ -38,11 +38,9 @@ class Scale(Norm):
     factor: Annotated[float, Field(gt=0)] | None = None
 
     def sits(self, site: Site) -> bool:
-        """At the input of the head."""
         return site.position == "feature"
 
     def layer(self, site: Site) -> nn.Module | None:
-        """A factor."""
         from flbench.models.norm_layers import Factor
 
         return Factor(site.shape, self.factor) if self.sits(site) else None
@@ -65,7 +63,6 @@ class LayerwiseScale(Scale):
     only_scales_features: ClassVar[bool] = False
 
     def sits(self, site: Site) -> bool:
-        """After every activation but the last, and at the feature."""
         return super().sits(site) or (site.position == "after" and not site.last)
 
     def canonical_among(self, sites: Iterable[Site]) -> Norm:

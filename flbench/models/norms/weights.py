@@ -36,11 +36,9 @@ class _Standardized(Norm):
         return self.standardized(shape) if chosen and math.prod(shape[1:]) > 1 else None
 
     def changes(self, sites: Iterable[Site]) -> bool:
-        """It does where it fits."""
         return True
 
     def problem(self, sites: Sequence[Site]) -> str | None:
-        """There must be a layer whose weights it standardizes."""
         images = [len(site.shape) == 3 for site in sites if site.position == "before"]
         if not any(images) and self.layers == "conv":
             return "no layer is a convolution" + (": use layers: all" if images else "")
@@ -73,7 +71,6 @@ class WeightStandardization(_Standardized):
     variant: Literal["text", "code"] = "text"
 
     def standardized(self, shape: Shape) -> nn.Module:
-        """By the variant."""
         from flbench.models.weight_layers import StandardizedWeight
 
         return StandardizedWeight(shape, unbiased=self.variant == "code")
@@ -110,7 +107,6 @@ class ScaledWeightStandardization(_Standardized):
     learned: bool = True
 
     def standardized(self, shape: Shape) -> nn.Module:
-        """With a gain or without."""
         from flbench.models.weight_layers import ScaledStandardizedWeight
 
         return ScaledStandardizedWeight(shape, learned=self.learned)
