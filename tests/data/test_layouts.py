@@ -111,6 +111,7 @@ def test_class_names_are_read_from_the_schema(tmp_path: Path) -> None:
         ({"image": [encode(IMAGES[0])]}, "has no column 'label'"),
         ({"image": [encode(IMAGES[0])], "label": ["cat"]}, "the column 'label' must hold integers, got 'cat'"),
         ({"image": [encode(IMAGES[0])], "label": [None]}, "the column 'label' must hold integers, got None"),
+        ({"image": [encode(IMAGES[0])], "label": np.array([2**63], np.uint64)}, "'label' holds 9.* too large"),
         ({"image": ["text"], "label": [0]}, "the image column must hold bytes"),
         ({"image": [{"path": "a.png"}], "label": [0]}, "a struct without 'bytes'"),
         ({"image": [encode(IMAGES[0]), None], "label": [0, 0]}, "a row has no image bytes"),

@@ -158,6 +158,8 @@ class _Table:
         values = self._column(name)
         if odd := [value for value in values if type(value) is not int]:
             raise UserError(f"{self.folder}: the column {name!r} must hold integers, got {odd[0]!r}")
+        if (largest := max(values, default=0)) >= 2**63:
+            raise UserError(f"{self.folder}: the column {name!r} holds {largest}, which is too large")
         return np.array(values, dtype=np.int64)
 
 
