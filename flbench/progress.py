@@ -1,20 +1,28 @@
-"""The progress of a plan: its runs by state, its speed, and the remaining time."""
+"""The progress of a plan: its runs by state, its cells, its speed, and the remaining time.
+
+Every display is made of it: that of ``flbench sweep`` and ``run``, ``flbench status`` with its page, and notebooks.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from flbench.config import digest, headline_of
+from flbench.config import canonical_json, digest, headline_of, problem_of
 from flbench.halving import Halving
-from flbench.run_names import common_fields, label
+from flbench.metric_specs import METRICS
+from flbench.run_names import Common, common_fields, label
 from flbench.slurm import SlurmPostMortem
-from flbench.store import AttemptDir, Entry, Races, RunState, Store
+from flbench.store import AttemptDir, Entry, Races, RunRequest, RunState, Store
+from flbench.sums import sum_in_order
+
+#: The states of a run, in the order in which they are shown.
+STATES = ("done", "diverged", "dropped", "running", "pending", "failed", "lost")
 
 #: Seconds of the past over which the speed is measured. If fewer than ``MIN_STEPS`` reads of the store found new rounds
 #: in that window, the last ``MIN_STEPS`` such reads are used instead.
@@ -51,11 +59,63 @@ class RunSnapshot:
         return self.state.kind or self.state.status if self.state.status == "failed" else self.state.status
 
 
+@dataclass
+class Cell:
+    """The runs of one cell that have ended.
+
+    It is for people who watch a plan, not for the leaderboard: its mean counts before all of its seeds have finished.
+
+    Attributes:
+        first: the index of its first run in the plan.
+        problem: what it solves (``problem_of``) and its metric, as canonical JSON.
+        metric: the number that is compared.
+        planned: how many runs the plan has.
+        values: of the runs that neither failed nor diverged, with their ids in ``run_ids``.
+    """
+
+    first: int
+    problem: str
+    metric: str = "acc"
+    planned: int = 0
+    values: list[float] = field(default_factory=list)
+    run_ids: list[str] = field(default_factory=list)
+    diverged: int = 0
+    failed: int = 0
+
+    @property
+    def mean(self) -> float:
+        """The mean of its finished runs, of which there must be one."""
+        return sum_in_order(self.values) / len(self.values)
+
+    @property
+    def rank(self) -> float:
+        """A key to sort by: the best cell has the least."""
+        return self.mean if METRICS[self.metric].lower_is_better else -self.mean
+
+    @property
+    def progress(self) -> str:
+        """How many runs the mean is of: ``2/3``, ``2/3, 1 diverged``."""
+        bad = {"diverged": self.diverged, "failed": self.failed}
+        return ", ".join([f"{len(self.values)}/{self.planned}", *(f"{n} {how}" for how, n in bad.items() if n)])
+
+    def add(self, seen: RunSnapshot) -> None:
+        """Count a run that has ended; one that was dropped has too few rounds to be compared."""
+        if seen.outcome == "diverged":
+            self.diverged += 1
+        elif seen.state.status != "done":
+            self.failed += 1
+        elif seen.value is not None and not seen.dropped:
+            self.values.append(seen.value)
+            self.run_ids.append(seen.run_id)
+
+
 @dataclass(frozen=True)
 class Progress:
     """The progress of a plan.
 
     Attributes:
+        done: runs that are done, those that diverged among them; the search has dropped none of them.
+        failed: runs that were given up, those whose worker was ``lost`` among them.
         news: the runs that ended since the previous update.
         workers: live workers, as counted by the caller of ``Watch.update``.
         out_of_memory: how many of the pending runs ran out of memory.
@@ -65,8 +125,11 @@ class Progress:
         runs_per_second: the speed of a plan whose runs have no rounds; None for other plans, or if unknown.
         ended: the runs that have ended, by index in the plan, in the order in which they were found; it only grows.
         stopping: whether the workers were asked to stop at the end of their round.
-        seconds_per_round: the time of a round in the finished runs; None if none is finished, or they have no rounds.
+        seconds_per_round: the time of a round in the runs that have ended; None if it is unknown.
         delayed: why no worker can start for now; empty if one can.
+        plan: the runs, in the order of the plan.
+        cells: its cells, in the same order; they grow as runs end.
+        common: by kind, the fields in which the runs agree, which no name of a run shows.
     """
 
     total: int
@@ -89,11 +152,22 @@ class Progress:
     waiting: int = 0
     seconds_per_round: float | None = None
     delayed: str = ""
+    lost: int = 0
+    plan: Sequence[Entry] = ()
+    cells: Collection[Cell] = ()
+    common: Common = field(default_factory=dict)
+
+    @property
+    def states(self) -> dict[str, int]:
+        """Return the number of runs in each of ``STATES``; those that wait at a rung are pending."""
+        ended = self.done - self.diverged, self.diverged, self.dropped
+        left = len(self.active), self.pending + self.waiting
+        return dict(zip(STATES, (*ended, *left, self.failed - self.lost, self.lost), strict=True))
 
     @property
     def share(self) -> float:
         """Return the share of the rounds that are done; if the runs have no rounds, the share of the runs."""
-        return share_done(self.rounds_done, self.rounds_total, self.done, self.total)
+        return self.rounds_done / self.rounds_total if self.rounds_total else self.done / max(1, self.total)
 
     @property
     def finished(self) -> bool:
@@ -125,11 +199,25 @@ class Watch:
     ) -> None:
         self._store, self._entries, self._max_attempts, self._search = store, entries, max_attempts, search
         self._post_mortem = SlurmPostMortem(store)
-        self._ids, self._requests = [], []
-        for entry in entries:
-            self._ids.append(entry.run_id)
-            self._requests.append(entry.request())
+        self._ids: list[str] = []
+        self._requests: list[RunRequest] = []
+        self._cell_ids: list[str] = []
+        self._cells: dict[str, Cell] = {}
+        self.common = common_fields(map(self._note, entries))  # in one pass: a plan parses a run at each access
         self.reset()
+
+    def _note(self, entry: Entry) -> Entry:
+        """Return the next entry of the plan after taking from it what every update needs."""
+        cell_id = sys.intern(entry.cell_id)
+        if cell_id not in self._cells:
+            metric = headline_of(entry.experiment)
+            problem = canonical_json({**problem_of(entry.experiment), "metric": metric})
+            self._cells[cell_id] = Cell(len(self._ids), sys.intern(problem), metric)
+        self._cells[cell_id].planned += 1
+        self._ids.append(entry.run_id)
+        self._requests.append(entry.request())
+        self._cell_ids.append(cell_id)
+        return entry
 
     def reset(self) -> None:
         """Forget all states, so that the next update reads every run."""
@@ -140,6 +228,8 @@ class Watch:
         self._speed: deque[tuple[float, int]] = deque()
         self._first = True
         self.ended: dict[int, RunSnapshot] = {}
+        for cell in self._cells.values():
+            cell.values, cell.run_ids, cell.diverged, cell.failed = [], [], 0, 0
 
     def update(self, workers: int = 0) -> Progress:
         """Read the runs that have not ended yet; return the progress."""
@@ -154,6 +244,7 @@ class Watch:
             elif seen.state.status == "done" or given_up:
                 del self._open[index]
                 self.ended[index] = seen
+                self._cells[self._cell_ids[index]].add(seen)
                 news += [] if self._first else [seen]
             elif seen.state.status == "running":
                 active.append(seen)
@@ -187,7 +278,11 @@ class Watch:
             ended=self.ended,
             dropped=dropped,
             waiting=waiting,
-            seconds_per_round=_seconds_per_round(done),
+            seconds_per_round=self._seconds_per_round(),
+            lost=sum(seen.state.status == "lost" for seen in failed),
+            plan=self._entries,
+            cells=self._cells.values(),
+            common=self.common,
         )
 
     def failures(self) -> list[RunSnapshot]:
@@ -203,11 +298,6 @@ class Watch:
             facts.append([self._ids[index], seen.rounds, *shown])
         return digest([len(self._entries), facts])
 
-    @cached_property
-    def common(self) -> Mapping[str, Mapping[str, Any]]:
-        """By kind, the fields that all runs of the kind share."""
-        return common_fields(self._entries)
-
     def _label(self, index: int) -> str:
         return label(self._entries[index].experiment, self.common)
 
@@ -220,7 +310,7 @@ class Watch:
             state = run.state(request)
         if state.status == "pending" and not state.attempts:
             return RunSnapshot(run.run_id, "", request.rounds, state)
-        metric = headline_of(self._entries[index].experiment)
+        metric = self._cells[self._cell_ids[index]].metric
         if state.unreadable:
             return RunSnapshot(run.run_id, self._label(index), request.rounds, state, metric=metric)
         if state.status == "done":
@@ -267,13 +357,7 @@ class Watch:
         began, first = steps[1] if len(steps) > 3 else steps[0]
         return (done - first) / (now - began) if now - began > 1 and done > first else None
 
-
-def _seconds_per_round(done: Sequence[RunSnapshot]) -> float | None:
-    results = [seen.state.result for seen in done if seen.state.result is not None]
-    rounds = sum(result.rounds for result in results)
-    return sum(result.seconds for result in results) / rounds if rounds else None
-
-
-def share_done(rounds_done: int, rounds_total: int, runs_done: int, runs_total: int) -> float:
-    """Return the share of a plan that is done: of its rounds, or of its runs if they have no rounds."""
-    return rounds_done / rounds_total if rounds_total else runs_done / max(1, runs_total)
+    def _seconds_per_round(self) -> float | None:
+        results = [seen.state.result for seen in self.ended.values() if seen.state.result is not None]
+        seconds, rounds = sum(result.seconds for result in results), sum(result.rounds for result in results)
+        return seconds / rounds if rounds and seconds else None

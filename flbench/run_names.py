@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping
-from functools import cache, reduce
+from functools import cache
 from typing import Any
 
 from flbench.config import REQUEST_FIELDS, canonical_json, fields_of_all_kinds, registry_of
@@ -54,23 +54,6 @@ def common_fields(entries: Iterable[Entry]) -> dict[str, dict[str, Any]]:
         elif differing := [name for name, value in known.items() if raw.get(name) != value]:
             for name in differing:
                 del known[name]
-    return _without_kinds(common)
-
-
-def joined_common(parts: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return what ``common_fields`` of all runs returns, from what it returns for each part of a plan."""
-    return _without_kinds(reduce(_agreed, parts, {}))
-
-
-def _agreed(left: Mapping[str, Mapping[str, Any]], right: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    joined = {kind: dict(fields) for kind, fields in (*left.items(), *right.items())}
-    for kind in left.keys() & right.keys():
-        joined[kind] = {name: value for name, value in left[kind].items() if right[kind].get(name, ...) == value}
-    return joined
-
-
-def _without_kinds(common: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Remove the field ``kind`` if there are several kinds."""
     for fields in common.values() if len(common) > 1 else ():
         fields.pop("kind", None)
     return common

@@ -16,7 +16,7 @@ from flbench.launch import WorkersCrash
 from flbench.launch.inline import InlineLauncher
 from flbench.orchestrate import Orchestrator
 from flbench.progress import Progress, RunSnapshot, Watch
-from flbench.run_names import common_fields, joined_common, label
+from flbench.run_names import common_fields, label
 from flbench.store import Entry, Heartbeat, Lease, RunState, Store
 from flbench.store.attempts import ending
 from flbench.worker import Options
@@ -374,14 +374,6 @@ def test_speed_of_plans_without_rounds_is_in_runs(store: Store, monkeypatch: pyt
         ("lambda_max", 7.5, "none s0"),
         ("lambda_max", 7.5, "none s1"),
     ]
-
-
-def test_common_fields_of_several_parts() -> None:
-    left = {"rank": {"kind": "rank", "width": 8, "gamma": None}}
-    right = {"rank": {"kind": "rank", "width": 9, "gamma": None}, "deep": {"depth": 3}}
-    assert joined_common([left, left]) == left
-    assert joined_common([left, right]) == {"rank": {"gamma": None}, "deep": {"depth": 3}}
-    assert joined_common([{}, left]) == left
 
 
 def labels(plan: list[Entry]) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 
 from flbench import api
 from flbench.cli.dry_run import finished_runs, summary
-from flbench.cli.plan_status import tally_plan
+from flbench.cli.sweep_status import SweepStatus
 from flbench.config import Experiment, content_of
 from flbench.errors import StoreUnusable
 from flbench.halving import Halving
@@ -226,9 +226,11 @@ def test_status_and_dry_run_count_dropped_runs_as_ended(store: Store, sweep: Swe
     progress = Watch(store, Plan.of(sweep.experiments), 3, sweep.search).update()
     assert (progress.dropped, progress.done, progress.waiting, progress.pending) == (4, 1, 8, 7)
     go(store, sweep)
-    tally = tally_plan(store, directory / "plan.jsonl")
-    assert {state: count for state, count in tally.counts.items() if count} == {"done": 8, "diverged": 2, "dropped": 10}
-    assert (tally.share, tally.open) == (1, 0)
+    status = SweepStatus(store, directory)
+    status.update(0)
+    states = status.progress.states
+    assert {state: count for state, count in states.items() if count} == {"done": 8, "diverged": 2, "dropped": 10}
+    assert (status.progress.share, status.is_open) == (1, False)
     facts = summary(sweep, finished_runs(sweep, store.root), 1)
     assert (facts["done"], facts["missing"], facts["estimated_seconds"]) == (20, 0, 0)
     expected = 2 * 2 * (5 * 2 + 3 * 4 + 2 * 14)
@@ -252,7 +254,10 @@ def test_a_damaged_search_is_refused(store: Store, sweep: Sweep) -> None:
     assert read_search(directory) == sweep.search == Halving(("lr",), ((2, 6, 20),), Fraction(1, 2), "val_acc")
     (directory / "search.json").write_text(json.dumps({**sweep.search.to_json(), "keep": "3/2"}))
     with pytest.raises(StoreUnusable, match=r"search.json: the plan cannot be read \(it is damaged\)"):
-        tally_plan(store, directory / "plan.jsonl")
+        read_search(directory)
+    status = SweepStatus(store, directory)
+    status.update(0)
+    assert "search.json: the plan cannot be read (it is damaged)" in status.problem
 
 
 @pytest.mark.parametrize(
@@ -315,8 +320,9 @@ def test_races_with_other_numbers_of_rounds_have_their_own_rungs(store: Store, t
     board = build(parts_of(StoreSource(store), [sweep]))
     assert [cost["budget"] for cost in to_json(board)["details"]] == [sum(one.values()) * 2, sum(two.values()) * 2]
     assert "after 2, 8 of 20; 4, 16 of 40 rounds the best 1/2" in unfolded_of(board)
-    tally = tally_plan(store, write_plan(store, sweep) / "plan.jsonl")
-    assert (tally.share, tally.open) == (1, 0)
+    status = SweepStatus(store, write_plan(store, sweep))
+    status.update(0)
+    assert (status.progress.share, status.is_open) == (1, False)
     facts = summary(sweep, finished_runs(sweep, store.root), 1)
     assert facts["search"]["expected_rounds"] == 2 * (5 * 4 + 3 * 12 + 2 * 24) * 3 // 2
     with pytest.raises(SpecError, match="expected the rounds of all runs, 40, as the last, got 20; without rungs"):

@@ -12,14 +12,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from flbench.cli.curves import mixed_sparklines
+from flbench.cli.best_cells import MOST_CELLS, best_cells
+from flbench.cli.curves import Curves, mixed_sparklines
 from flbench.cli.numbers import duration, handy, named, pace, value
-from flbench.cli.ranking import MOST_CELLS, Overview
 from flbench.cli.screen import LabelCells, live_area, plain_table, say
 from flbench.literal import visible
 from flbench.messages import counted
 from flbench.metric_specs import METRICS
 from flbench.progress import Progress, RunSnapshot
+from flbench.store import Store
 
 #: Rows of active runs at most, and at least on a low terminal; further runs are counted.
 MOST_ROWS = 16
@@ -40,14 +41,12 @@ SUMMARY = 30.0
 
 
 @contextmanager
-def progress_view(console: Console, overview: Callable[[], Overview]) -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows progress: in a live display if the console allows one, else in plain lines.
-
-    ``overview`` makes what the live display shows besides numbers; it is called when there is something to show.
-    """
+def progress_view(console: Console, store: Store) -> Iterator[Callable[[Progress], None]]:
+    """Yield a function that shows progress: in a live display if the console allows one, else in plain lines."""
     with live_area(console) as live:
         if live is not None:
-            yield LiveView(live, overview).show
+            curves = Curves(store)
+            yield lambda progress: show_live(live, progress, curves)
             return
         plain = PlainView(console)
         try:
@@ -56,23 +55,14 @@ def progress_view(console: Console, overview: Callable[[], Overview]) -> Iterato
             plain.close()
 
 
-class LiveView:
-    """A bar for the whole, a row for each active run, the best cells; failures stay on the screen above."""
-
-    def __init__(self, live: Live, overview: Callable[[], Overview]) -> None:
-        self._live = live
-        self._make_overview = overview
-        self._overview: Overview | None = None
-
-    def show(self, progress: Progress) -> None:
-        """Draw the display again."""
-        failed = [seen for seen in progress.news if seen.state.status != "done"]
-        for seen in failed[:MOST_LINES]:
-            self._live.console.print(Text(visible(news_line(seen)), style="red"))
-        if len(failed) > MOST_LINES:
-            self._live.console.print(Text(f"and {len(failed) - MOST_LINES} more failed", style="red"))
-        self._overview = self._overview or self._make_overview()
-        self._live.update(live_table(progress, self._overview, self._live.console.height), refresh=True)
+def show_live(live: Live, progress: Progress, curves: Curves) -> None:
+    """Draw a bar for the whole, a row for each active run and the best cells; failures stay on the screen above."""
+    failed = [seen for seen in progress.news if seen.state.status != "done"]
+    for seen in failed[:MOST_LINES]:
+        live.console.print(Text(visible(news_line(seen)), style="red"))
+    if len(failed) > MOST_LINES:
+        live.console.print(Text(f"and {len(failed) - MOST_LINES} more failed", style="red"))
+    live.update(live_table(progress, curves, live.console.height), refresh=True)
 
 
 class PlainView:
@@ -113,23 +103,24 @@ class PlainView:
         self._news.clear()
 
 
-def live_table(progress: Progress, overview: Overview, height: int) -> RenderableType:
+def live_table(progress: Progress, curves: Curves, height: int) -> RenderableType:
     """Return the whole, the active runs and the best cells, in about ``height`` lines."""
     room = height - OTHER_LINES
-    cells = overview.leaders(progress, max(1, min(MOST_CELLS, room - FEWEST_ROWS)))
+    cells = best_cells(progress, curves, max(1, min(MOST_CELLS, room - FEWEST_ROWS)))
     most = max(FEWEST_ROWS, min(MOST_ROWS, room - sum(table.row_count + 1 for table in cells) + 1))
     bar = Table.grid(padding=(0, 1, 0, 0))
     bar.add_column(width=72)
     bar.add_row(ProgressBar(total=1, completed=progress.share), f"{int(100 * progress.share)} %")
-    return Group(bar, Text(summary_line(progress)), *_active_table(progress, overview, most), *cells)
+    return Group(bar, Text(summary_line(progress)), *_active_table(progress, curves, most), *cells)
 
 
-def _active_table(progress: Progress, overview: Overview, most: int) -> list[RenderableType]:
+def _active_table(progress: Progress, curves: Curves, most: int) -> list[RenderableType]:
     if not progress.active:
         return []
     shown = progress.active[:most]
-    curves = [(seen.metric, overview.curves.of_run(seen.run_id, seen.round, seen.metric)) for seen in shown]
-    scale, lines = mixed_sparklines(curves)
+    scale, lines = mixed_sparklines(
+        [(seen.metric, curves.of_run(seen.run_id, seen.round, seen.metric)) for seen in shown]
+    )
     title, values = headlines(shown)
     table = plain_table(["running"], ["round", title])
     table.add_column(scale, no_wrap=True)

@@ -12,7 +12,6 @@ from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.completion import targets
 from flbench.cli.options import MOST_RUNS, JsonOption, OnlyOption, ResultsOption, StoreOption
-from flbench.cli.plan_status import STATES
 from flbench.cli.screen import LabelCells, plain_table, say, wide_console
 from flbench.cli.stored_runs import StoredRuns, newest_record, runs_of_files, runs_of_store
 from flbench.config import ALIASES, headline_of
@@ -20,6 +19,7 @@ from flbench.errors import UserError
 from flbench.literal import visible
 from flbench.messages import counted, format_scalar, unknown
 from flbench.metric_specs import METRICS
+from flbench.progress import STATES
 from flbench.report.dataframes import row_of
 from flbench.report.runs import Run, code_notes_of
 from flbench.run_names import common_fields, label

@@ -15,11 +15,11 @@ import typer
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.completion import sweeps
+from flbench.cli.curves import Curves
 from flbench.cli.options import JsonOption, StoreOption, public_path
-from flbench.cli.plan_status import SweepStatus, rounded
 from flbench.cli.screen import Screen
-from flbench.cli.single_status import SingleRuns
 from flbench.cli.status_tables import status_parts
+from flbench.cli.sweep_status import SingleRuns, SweepStatus, rounded
 from flbench.cli.targets import expect_plans
 from flbench.errors import StoreUnusable
 from flbench.run_names import SINGLE
@@ -68,7 +68,7 @@ def status(
     opened = Store(store, create=False)
     directories = opened.sweep_dirs() if spec is None else expect_plans(opened, spec)
     watched = [SweepStatus(opened, directory) for directory in directories]
-    single = SingleRuns(opened)
+    single, curves = SingleRuns(opened), Curves(opened)
     with (
         ends_quietly(),
         Screen(redraws=watch and not as_json) as screen,
@@ -82,7 +82,7 @@ def status(
                 one.update(workers[one.name])
             if spec is None:
                 single.update(sum(worker.plan.startswith(SINGLE) for worker in live))
-            shown = [*watched, single] if single.tally.counts.total() or single.problem else watched
+            shown = [*watched, single] if single.progress.total or single.problem else watched
             if as_json:
                 leases = [
                     {
@@ -99,7 +99,7 @@ def status(
                 facts |= {"sweeps": [one.json() for one in watched]}
                 print_json(facts | ({"single": single.json()} if spec is None else {}))
             else:
-                parts = status_parts(opened, shown, width=screen.console.width)
+                parts = status_parts(opened, shown, curves, width=screen.console.width)
                 screen.show(parts if html is None else [*parts, f"page: {html}"])
             if page is not None:
                 page.read(shown)

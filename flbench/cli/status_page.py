@@ -11,9 +11,8 @@ from urllib.parse import quote
 from flbench.cli.curves import Curves
 from flbench.cli.live import headlines
 from flbench.cli.numbers import duration, pace, percent
-from flbench.cli.plan_status import STATES, SweepStatus, failures_by_kind
 from flbench.cli.report import check_ending, writing
-from flbench.cli.status_tables import short_name
+from flbench.cli.sweep_status import SweepStatus, failures_by_kind, short_name, shown_states
 from flbench.errors import UserError
 from flbench.literal import literal
 from flbench.report.blocks import Block, Charts, Code, Entry, Grid, Heading, Paragraph, Updated
@@ -22,8 +21,9 @@ from flbench.report.output import check_replaceable, write_text
 from flbench.report.parts import parts_of
 from flbench.report.runs import Run
 from flbench.report.write.html import to_html
-from flbench.run_names import joined_common, label
+from flbench.run_names import common_fields, label
 from flbench.run_sources import StoreSource
+from flbench.store import Entry as PlanEntry
 from flbench.store import Store
 from flbench.sweeps import Sweep
 from flbench.tracking.jobs import planned_sweep
@@ -87,12 +87,12 @@ class StatusPage:
         yield Heading(2, "Running")
         yield from self._running(shown)
         yield Heading(2, "Charts")
-        reached = {one.seen.run_id: one.seen.round for sweep in shown for one in sweep.tally.running}
+        reached = {one.seen.run_id: one.seen.round for sweep in shown for one in sweep.running}
         is_known = bool(self._sweeps) or not self._watched  # else the charts would be of every run in the store
         parts = parts_of(StoreSource(self._store), self._sweeps) if is_known else ()
         yield Charts(charts(parts, lambda run, metric: self._points(run, metric, reached.get(run.run_id, -1))))
         yield from self._failures(shown)
-        yield from self._finished({run.run_id: run for part in parts for run in part.collection.runs}, shown)
+        yield from self._finished({run.run_id: run for part in parts for run in part.collection.runs})
         yield Heading(2, "Command")
         yield Code(self._command)
 
@@ -104,7 +104,7 @@ class StatusPage:
         return {at: value for at, value in points.items() if at <= run.rounds}
 
     def _running(self, shown: Sequence[SweepStatus]) -> Iterator[Block]:
-        running = [one for sweep in shown for one in sweep.tally.running]
+        running = [one for sweep in shown for one in sweep.running]
         if not running:
             yield Paragraph("No run is running.")
             return
@@ -119,7 +119,7 @@ class StatusPage:
                     Entry(one.worker),
                     Entry(f"{seen.round}/{seen.rounds}", order=seen.round / max(1, seen.rounds)),
                     Entry(text, order=seen.value),
-                    Entry(str(one.attempt), order=one.attempt),
+                    Entry(str(seen.state.attempts), order=seen.state.attempts),
                     Entry("–" if age is None else f"{duration(age)} ago", order=age),
                 )
             )
@@ -128,7 +128,7 @@ class StatusPage:
             yield Paragraph(f"and {len(running) - MOST_ROWS} more running; `flbench status --json` lists all")
 
     def _failures(self, shown: Sequence[SweepStatus]) -> Iterator[Block]:
-        kinds = failures_by_kind(failure for sweep in shown for failure in sweep.tally.failures)
+        kinds = failures_by_kind(failure for sweep in shown for failure in sweep.failures)
         failures = [(kind, failure) for kind, found in kinds.items() for failure in found]
         if not failures:
             return
@@ -146,7 +146,7 @@ class StatusPage:
         if len(failures) > MOST_ROWS:
             yield Paragraph(f"and {len(failures) - MOST_ROWS} more; `flbench status --json` lists all")
 
-    def _finished(self, runs: Mapping[str, Run], shown: Sequence[SweepStatus]) -> Iterator[Block]:
+    def _finished(self, runs: Mapping[str, Run]) -> Iterator[Block]:
         """Yield the logs of finished runs; most log nothing, those that were resumed or diverged say so."""
         logged = [
             (run, attempt)
@@ -157,7 +157,7 @@ class StatusPage:
         if not logged:
             return
         yield Heading(2, "Logs of finished runs")
-        common = joined_common(one.tally.common for one in shown)
+        common = common_fields(PlanEntry.of(run.experiment) for run in runs.values())
         rows = [
             (
                 Entry(label(run.experiment.to_json(), common)),
@@ -179,16 +179,16 @@ class StatusPage:
 
 def _sweeps(shown: Sequence[SweepStatus]) -> Grid:
     """Return a row for each sweep; a state without runs has no column."""
-    states = [state for state in STATES if state == "done" or any(one.tally.counts[state] for one in shown)]
+    states = shown_states(shown)
     rows = []
     for one in shown:
-        tally, speed, left = one.tally, one.rounds_per_second, one.seconds_left
+        progress, speed, left = one.progress, one.rounds_per_second, one.seconds_left
         rows.append(
             (
                 Entry(short_name(one, shown) + (" (cancelled)" if one.cancelled else "")),
-                Entry(str(tally.counts.total()), order=tally.counts.total()),
-                *(Entry(str(tally.counts[state] or "–"), order=tally.counts[state]) for state in states),
-                Entry(percent(tally.share), order=tally.share),
+                Entry(str(progress.total), order=progress.total),
+                *(Entry(str(progress.states[state] or "–"), order=progress.states[state]) for state in states),
+                Entry(percent(progress.share), order=progress.share),
                 Entry(pace(speed) if speed and left else "–", order=speed),
                 Entry(duration(left) if left else "–", order=left),
             )

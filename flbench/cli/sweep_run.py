@@ -16,7 +16,6 @@ from flbench.choices import DEFAULT_STORE
 from flbench.cli.live import progress_view
 from flbench.cli.numbers import duration
 from flbench.cli.options import public_path
-from flbench.cli.ranking import Overview
 from flbench.cli.screen import Pipe, say
 from flbench.config import digest
 from flbench.errors import UserError
@@ -83,7 +82,7 @@ class SweepRun:
             max_attempts=self._workers.options.max_attempts,
         )
         try:
-            with progress_view(self._console, lambda: Overview.of(store, experiments)) as show:
+            with progress_view(self._console, store) as show:
                 return orchestrator.run(show=show, detach=detach)
         except UserError:
             self._print_failures(orchestrator.failures())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flbench.cli.curves import curve
+from flbench.cli.curves import Curves, curve
 from flbench.cli.live import STOPPING, PlainView, headlines, live_table, news_line, progress_view, summary_line
 from flbench.cli.numbers import duration, handy, pace
-from flbench.cli.ranking import Overview
 from flbench.cli.screen import LabelCells, distinct, plain_table
 from flbench.config import Experiment, parse_experiment
-from flbench.progress import Progress, RunSnapshot
-from flbench.store import Lease, Result, RunState, Store
+from flbench.progress import Progress, RunSnapshot, Watch
+from flbench.store import Entry, Lease, Result, RunState, Store
 
 
 def result(**changes: Any) -> Result:
@@ -109,8 +109,8 @@ def plain() -> tuple[PlainView, StringIO]:
     return PlainView(Console(file=file, width=80)), file
 
 
-def test_a_pipe_gets_a_line_for_each_run() -> None:
-    with progress_view(Console(file=(file := StringIO())), lambda: pytest.fail("it has no overview")) as show:
+def test_a_pipe_gets_a_line_for_each_run(store: Store) -> None:
+    with progress_view(Console(file=(file := StringIO())), store) as show:
         show(progress(news=(done(),)))
         show(progress(news=(FAILED,)))
     assert file.getvalue().splitlines() == [news_line(done()), news_line(FAILED)]
@@ -182,13 +182,18 @@ def half_way(store: Store) -> Progress:
     recorded(store, EXPERIMENTS[6], 0.0, 0.55, 0.99)
     name = "fedavg ln dirichlet:0.1 s0, which has a name so long that eighty columns do not hold it"
     running = RunSnapshot(EXPERIMENTS[6].run_id, name, 20, RunState("running"), 15, 0.99)
-    return progress(ended=seen, active=(running,), total=12, done=5, diverged=1, failed=1, rounds_done=115)
+    watched = Watch(store, [Entry.of(one) for one in EXPERIMENTS], 1).update()
+    cells = list(watched.cells)
+    for index, one in seen.items():
+        cells[index // 2].add(one)
+    counts: dict[str, Any] = {"total": 12, "done": 5, "diverged": 1, "failed": 1, "rounds_done": 115}
+    return progress(plan=watched.plan, cells=cells, common=watched.common, active=(running,), **counts)
 
 
 def drawn(store: Store, seen: Progress, *, width: int, height: int = 40) -> list[str]:
     file = StringIO()
     console = Console(width=width, no_color=True, file=file)
-    console.print(live_table(seen, Overview.of(store, EXPERIMENTS), height))
+    console.print(live_table(seen, Curves(store), height))
     assert "\x1b" not in file.getvalue()
     return file.getvalue().splitlines()
 
@@ -218,7 +223,7 @@ def test_live_overview(store: Store, width: int) -> None:
 
 def test_low_terminals_get_fewer_rows(store: Store) -> None:
     seen = half_way(store)
-    many = progress(ended=seen.ended, active=seen.active * 20)
+    many = replace(seen, active=seen.active * 20)
     assert len(drawn(store, many, width=100, height=24)) <= 23
     assert "and 7 more" in drawn(store, many, width=100, height=24)
     assert "and 4 more" in drawn(store, many, width=100, height=60)
@@ -238,7 +243,7 @@ def terminal(**options: Any) -> tuple[Console, StringIO]:
 def test_terminal_gets_the_overview_and_failures_stay(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TERM", raising=False)
     console, file = terminal()
-    with progress_view(console, lambda: Overview.of(store, EXPERIMENTS)) as show:
+    with progress_view(console, store) as show:
         show(progress(news=(done(), *[FAILED] * 6)))
     text = file.getvalue()
     assert text.count("oom: MemoryError") == 4
@@ -250,7 +255,7 @@ def test_the_variable_no_color_turns_colours_off(store: Store, monkeypatch: pyte
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.delenv("TERM", raising=False)
     console, file = terminal()
-    with progress_view(console, lambda: Overview.of(store, EXPERIMENTS)) as show:
+    with progress_view(console, store) as show:
         show(progress(news=(FAILED,)))
     colours = re.findall(r"\x1b\[[0-9;]*m", file.getvalue())
     assert {code for one in colours for code in one[2:-1].split(";")} <= {"0", "1", "2", "39", "49"}

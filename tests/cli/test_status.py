@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import time
-from collections import Counter
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +17,10 @@ from typer.testing import CliRunner
 from flbench.cli import app
 from flbench.cli.curves import sparklines
 from flbench.cli.numbers import percent
-from flbench.cli.plan_status import STATES, SweepStatus, Tally, tally_plan
 from flbench.cli.screen import Screen
+from flbench.cli.sweep_status import SweepStatus
 from flbench.errors import StoreUnusable, UserError
+from flbench.progress import STATES, Progress
 from flbench.store import CancelMark, Heartbeat, Lease, Store, encode_plan, strict_json
 from flbench.sweeps import load_sweep
 from tests.faults.stub import execute, experiments, undisturbed
@@ -89,19 +89,6 @@ def test_single_runs_are_counted_and_shown_while_they_run(store: Store) -> None:
     of_sweep = status("toy")
     assert "single runs" not in of_sweep.stdout
     assert "single" not in json.loads(status("toy", "--json").stdout)
-
-
-def test_parts_of_a_plan_add_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = json.loads(status("--json").stdout)
-    (directory,) = store.sweep_dirs()
-    tally = tally_plan(store, directory / "plan.jsonl")
-    monkeypatch.setattr("flbench.cli.plan_status.PART", 1)  # every run in a part of its own
-    monkeypatch.setattr("flbench.cli.plan_status.usable_cores", lambda: 2)
-    assert json.loads(status("--json").stdout) == whole
-    assert [run["label"] for run in whole["sweeps"][0]["active"]] == ["fedavg none lr=0.2 s0"]
-    again = tally_plan(store, directory / "plan.jsonl")
-    assert (again.cells, again.planned, again.rounds_given_up) == (tally.cells, tally.planned, tally.rounds_given_up)
-    assert [cell.progress for cell in tally.cells.values()] == ["1/1", "0/1, 1 failed"]
 
 
 def test_workers_of_other_machines_are_judged_by_their_heartbeats(store: Store) -> None:
@@ -242,12 +229,11 @@ def test_eighty_columns_show_the_main_columns(store: Store, monkeypatch: pytest.
 
 
 def test_every_state_fits_into_eighty_columns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = Counter(dict.fromkeys(STATES, 12345))
-    tally = Tally(counts=counts, rounds_done=123456, rounds_total=1234567)
-    monkeypatch.setattr("flbench.cli.plan_status.tally_plan", lambda store, plan: tally)
+    monkeypatch.setattr(Progress, "states", dict.fromkeys(STATES, 12345))
+    monkeypatch.setattr(Progress, "share", 0.1)
     head, row, *_ = drawn(store, monkeypatch, 80)
     assert head.split() == ["sweep", "runs", *STATES, "rounds"]
-    assert row.split() == ["toy", "86415", *["12345"] * 7, "10.0", "%"]
+    assert row.split() == ["toy", "4", *["12345"] * 7, "10.0", "%"]
 
 
 @pytest.mark.parametrize(
@@ -319,7 +305,7 @@ def test_no_remaining_time_is_shown_without_workers(store: Store, monkeypatch: p
     """Rounds were seen to end since the first read, and then the workers ended."""
     (directory,) = store.sweep_dirs()
     now = [0.0]
-    monkeypatch.setattr("flbench.cli.plan_status.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("flbench.cli.sweep_status.time", SimpleNamespace(monotonic=lambda: now[0]))
     one = SweepStatus(store, directory)
     one.update(1)
     (attempt,) = store.run(load_sweep(store.root.parent / "toy.yaml").experiments[2].run_id).attempts()

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flbench.cli.best_cells import leading, names
 from flbench.cli.curves import Curves, mixed_sparklines, sparklines
-from flbench.cli.ranking import Cell, Ranking, best, common_names, names
-from flbench.config import KINDS, parse_experiment, problem_of
-from flbench.progress import RunSnapshot
-from flbench.store import Lease, RunState, Store
+from flbench.config import KINDS, Experiment, parse_experiment, problem_of
+from flbench.progress import Cell, RunSnapshot, Watch
+from flbench.run_names import common_fields
+from flbench.store import Entry, Lease, RunState, Store
 
 PLAN = [
     parse_experiment(raw)
@@ -24,39 +27,37 @@ def done(index: int, accuracy: float | None) -> RunSnapshot:
     return RunSnapshot(PLAN[index].run_id, "", 200, RunState("done", result=None), 200, accuracy)
 
 
-def test_runs_are_added_to_cells_once() -> None:
-    ranking = Ranking([one.cell_id for one in PLAN], lambda index: PLAN[index].to_json())
-    ended = {1: done(1, 0.5)}
-    ranking.update(ended)
-    ranking.update(ended)
-    ended[0] = done(0, 0.25)
-    ended[3] = RunSnapshot(PLAN[3].run_id, "", 200, RunState("failed", "oom"))
-    ranking.update(ended)
-    ln, centralized = ranking.cells.values()
-    assert (ln.values, ln.run_ids, ln.mean) == ([0.5, 0.25], [PLAN[1].run_id, PLAN[0].run_id], 0.375)
-    assert (ln.progress, centralized.progress) == ("2/2", "0/1, 1 failed")
+def cells_of(store: Store, plan: Sequence[Experiment], *values: float) -> list[Cell]:
+    """The cells of a plan whose runs have ended with these numbers."""
+    cells = list(Watch(store, [Entry.of(one) for one in plan], 1).update().cells)
+    by_id = {one.cell_id: cell for one, cell in zip(plan, cells, strict=True)}
+    for one, value in zip(plan, values, strict=True):
+        by_id[one.cell_id].add(RunSnapshot(one.run_id, "", one.rounds, RunState("done"), one.rounds, value))
+    return cells
 
 
-def test_an_experiment_is_read_once_per_cell() -> None:
-    asked: list[int] = []
-    ranking = Ranking(["a", "a", "b"], lambda index: asked.append(index) or {"kind": "federated"})  # type: ignore[func-returns-value]
-    ranking.update({0: done(0, 0.1), 1: done(1, 0.2), 2: done(2, 0.3)})
-    assert asked == [0, 2]
+def test_cells_count_runs_that_have_ended() -> None:
+    cell = Cell(0, "x", planned=5)
+    for seen in (done(1, 0.5), done(0, 0.25), replace(done(2, 0.9), dropped=True)):
+        cell.add(seen)
+    cell.add(RunSnapshot("id", "", 200, RunState("failed", "oom")))
+    assert (cell.values, cell.run_ids, cell.mean) == ([0.5, 0.25], [PLAN[1].run_id, PLAN[0].run_id], 0.375)
+    assert cell.progress == "2/5, 1 failed", "one that was dropped has too few rounds to be compared"
 
 
 def cell(problem: str, *accuracies: float) -> Cell:
-    return Cell(problem, list(accuracies))
+    return Cell(0, problem, values=list(accuracies))
 
 
 def test_the_best_of_each_problem() -> None:
     cells = [cell("x", 0.1), cell("x", 0.9, 0.5), cell("y", 0.2), cell("x", 0.8), cell("y"), cell("z")]
-    assert [(one.problem, one.mean) for one in best(cells, 5).cells] == [("x", 0.8), ("x", 0.7), ("y", 0.2)]
-    assert [(one.problem, one.mean) for one in best(cells, 2).cells] == [("x", 0.8), ("y", 0.2)]
-    assert (len(best(cells, 1).cells), best(cells, 1).hidden) == (1, 1)
-    assert best([], 6).cells == []
+    assert [(one.problem, one.mean) for one in leading(cells, 5)[0]] == [("x", 0.8), ("x", 0.7), ("y", 0.2)]
+    assert [(one.problem, one.mean) for one in leading(cells, 2)[0]] == [("x", 0.8), ("y", 0.2)]
+    assert (len(leading(cells, 1)[0]), leading(cells, 1)[1]) == (1, 1)
+    assert leading([], 6) == ([], 0)
 
 
-def test_studies_are_ranked_by_their_own_metrics() -> None:
+def test_studies_are_ranked_by_their_own_metrics(store: Store) -> None:
     plan = [
         parse_experiment(raw)
         for raw in (
@@ -67,24 +68,17 @@ def test_studies_are_ranked_by_their_own_metrics() -> None:
             {"kind": "rank", "normalized": "bn"},
         )
     ]
-    ranking = Ranking([one.cell_id for one in plan], lambda index: plan[index].to_json())
-    values = (20.0, 5.0, 40.0, 1.5, 6.0)
-    ranking.update(
-        {
-            index: RunSnapshot(one.run_id, "", 0, RunState("done"), 0, value)
-            for index, (one, value) in enumerate(zip(plan, values, strict=True))
-        }
-    )
-    leaders = best(ranking.cells.values(), 5).cells
+    cells = cells_of(store, plan, 20.0, 5.0, 40.0, 1.5, 6.0)
+    leaders, _ = leading(cells, 5)
     # The least sharp and the highest rank first; networks of different widths do not compete.
     assert [(cell.metric, cell.mean) for cell in leaders] == [("lambda_max", 5.0), ("lambda_max", 40.0), ("rank", 6.0)]
-    assert [cell.mean for cell in best(ranking.cells.values(), 6).cells] == [5.0, 20.0, 40.0, 6.0, 1.5]
-    common = common_names(plan)
+    assert [cell.mean for cell in leading(cells, 6)[0]] == [5.0, 20.0, 40.0, 6.0, 1.5]
+    common = common_fields(map(Entry.of, plan))
     assert names(plan[1].to_json(), common) == ("sharpness width=50", "mean-last")
     assert names(plan[4].to_json(), common) == ("rank", "bn")
 
 
-def test_work_that_differs_is_another_problem() -> None:
+def test_work_that_differs_is_another_problem(store: Store) -> None:
     """As in the report: cells with more local steps or rounds, or held-out data, are not ranked with the others."""
     works: list[dict[str, Any]] = [
         {"E": 1},
@@ -93,16 +87,9 @@ def test_work_that_differs_is_another_problem() -> None:
         {"E": 50, "val_fraction": 0.1},
     ]
     plan = [parse_experiment({"norm": norm, **work}) for work in works for norm in ("none", "ln")]
-    ranking = Ranking([one.cell_id for one in plan], lambda index: plan[index].to_json())
-    by_id = {one.run_id: one.to_json() for one in plan}
-    ranking.update(
-        {
-            index: RunSnapshot(one.run_id, "", one.rounds, RunState("done"), one.rounds, 0.1 + index / 20)
-            for index, one in enumerate(plan)
-        }
-    )
-    common = common_names(plan)
-    leaders = [names(by_id[one.run_ids[0]], common) for one in best(ranking.cells.values(), 8).cells]
+    cells = cells_of(store, plan, *(0.1 + index / 20 for index in range(len(plan))))
+    common = common_fields(map(Entry.of, plan))
+    leaders = [names(plan[one.first].to_json(), common) for one in leading(cells, 8)[0]]
     assert [problem for problem, _ in leaders[::2]] == [
         "E=1 rounds=200 val_fraction=0",
         "E=50 rounds=200 val_fraction=0",
@@ -120,20 +107,14 @@ def test_every_kind_declares_fields_that_it_has() -> None:
 
 
 def test_cells_are_named_by_problem_and_contender() -> None:
-    common = common_names(PLAN[:3])
-    agreed = set(common["federated"])  # type: ignore[call-overload]
+    common = common_fields(map(Entry.of, PLAN[:3]))
+    agreed = set(common["federated"])
     assert {"partition", "dataset", "kind", "lr", "rounds"} <= agreed and "norm" not in agreed
     assert names(PLAN[0].to_json(), common) == ("", "fedavg ln")
-    common = common_names(PLAN)
+    common = common_fields(map(Entry.of, PLAN))
     assert "kind" not in common["federated"] and "partition" in common["federated"]
     assert names(PLAN[3].to_json(), common) == ("centralized", "ln")
     assert names(PLAN[0].to_json(), common) == ("federated", "fedavg ln")
-
-
-def test_parts_of_a_cell_are_merged() -> None:
-    left, right = Cell("x", [0.1], ["a"], diverged=1), Cell("x", [0.2], ["b"], failed=2)
-    left.merge(right)
-    assert left == Cell("x", [0.1, 0.2], ["a", "b"], diverged=1, failed=2)
 
 
 def test_bars_fill_the_range_of_all_curves() -> None:

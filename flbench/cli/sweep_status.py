@@ -1,0 +1,227 @@
+"""The status of the plans of a store, each read anew from the files of its runs; and of its single runs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flbench.errors import StoreUnusable
+from flbench.progress import STATES, Progress, RunSnapshot, Watch
+from flbench.run_sources import Reason, StoredRun, notes_of, readable
+from flbench.store import CancelMark, Entry, Lease, Store, plan_name, read_plan, read_search
+from flbench.sweeps import collection_paused
+
+
+@dataclass(frozen=True)
+class Running:
+    """A run that a worker executes; ``heartbeat_age`` is the seconds since the worker's last sign of life."""
+
+    seen: RunSnapshot
+    lease: Lease | None
+    heartbeat_age: float | None
+
+    @property
+    def worker(self) -> str:
+        """Where it runs."""
+        if self.lease is None:
+            return "somewhere"
+        job = f" job {self.lease.slurm_job}" if self.lease.slurm_job else ""
+        return f"{self.lease.host}:{self.lease.pid}{job}"
+
+    def json(self) -> dict[str, Any]:
+        """Return the run for ``--json``."""
+        lease = self.lease
+        return {
+            **_seen_json(self.seen),
+            "attempt": self.seen.state.attempts,
+            "host": lease.host if lease else None,
+            "pid": lease.pid if lease else None,
+            "slurm_job": lease.slurm_job if lease else None,
+            "heartbeat_age": rounded(self.heartbeat_age),
+        }
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that failed or was lost, and when that was recorded (empty if it was not)."""
+
+    seen: RunSnapshot
+    time: str
+
+    def json(self) -> dict[str, Any]:
+        """Return the failure for ``--json``."""
+        return {**_seen_json(self.seen), "time": self.time or None}
+
+
+class SweepStatus:
+    """One sweep of a store, read again and again."""
+
+    def __init__(self, store: Store, directory: Path) -> None:
+        self.directory, self.name = directory, plan_name(directory)
+        self.problem = ""
+        self._store = store
+        self._reads: list[tuple[float, int]] = []
+        self._take(Watch(store, (), 0))
+
+    def update(self, workers: int) -> None:
+        """Read the plan and its runs; ``workers`` are alive on this sweep."""
+        self.problem = ""
+        try:
+            with collection_paused():
+                self._take(self._watch(), workers)
+        except StoreUnusable as error:
+            self.problem = str(error)
+            self._take(Watch(self._store, (), 0), workers)
+        self._reads.append((time.monotonic(), self.progress.rounds_done))
+
+    def _watch(self) -> Watch:
+        # With no attempts left, a run that failed counts as failed: whether it is retried is up to `flbench sweep`.
+        return Watch(self._store, read_plan(self.directory / "plan.jsonl"), 0, read_search(self.directory))
+
+    def _take(self, watch: Watch, workers: int = 0) -> None:
+        store = self._store
+        self.progress: Progress = watch.update(workers)
+        self.running: list[Running] = []
+        for seen in self.progress.active:
+            lease = store.run(seen.run_id).attempts()[-1].lease()
+            age = None if lease is None else store.liveness.heartbeat_age(lease)
+            self.running.append(Running(seen, lease, age))
+        self.failures: list[Failure] = []
+        for seen in watch.failures():
+            end = None if seen.state.unreadable else store.run(seen.run_id).attempts()[-1].exit()
+            self.failures.append(Failure(seen, str((end or {}).get("time", ""))))
+
+    @property
+    def rounds_per_second(self) -> float | None:
+        """The speed since the first read, else what the live workers reach on average; None without workers."""
+        progress = self.progress
+        if not (progress.workers or progress.active):
+            return None
+        (began, first), (now, done) = self._reads[0], self._reads[-1]
+        if done > first and now > began:
+            return (done - first) / (now - began)
+        return (
+            progress.workers / progress.seconds_per_round if progress.workers and progress.seconds_per_round else None
+        )
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Remaining seconds at that speed; None if that is unknown, or nothing is left."""
+        progress, speed = self.progress, self.rounds_per_second
+        left = progress.rounds_total - progress.rounds_done - progress.rounds_given_up
+        return left / speed if speed and self.goes_on else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether runs have not ended."""
+        return self.progress.states["running"] + self.progress.states["pending"] > 0
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the sweep was cancelled, and not started again since."""
+        return self.is_open and CancelMark(self._store.sweeps / self.name).is_set()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether more runs will end."""
+        return bool(self.progress.active) if self.cancelled else self.is_open
+
+    def json(self) -> dict[str, Any]:
+        """Return the sweep for ``--json``."""
+        progress = self.progress
+        errors = failures_by_kind(self.failures).items()
+        return {
+            "sweep": self.directory.parent.name,
+            "spec_hash": self.directory.name,
+            "directory": str(self.directory),
+            "problem": self.problem or None,
+            "cancelled": self.cancelled,
+            "runs": progress.total,
+            **progress.states,
+            "rounds_done": progress.rounds_done,
+            "rounds_total": progress.rounds_total,
+            "rounds_per_second": rounded(self.rounds_per_second, 3),
+            "seconds_left": rounded(self.seconds_left),
+            "active": [running.json() for running in self.running],
+            "errors": [{"kind": kind, "runs": len(found), "last": found[0].json()} for kind, found in errors],
+            "failures": [failure.json() for failure in self.failures],
+        }
+
+
+class SingleRuns(SweepStatus):
+    """The runs of ``flbench run``, shown like one sweep; one that has stopped waits until its user starts it again."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, Path("single runs"))
+        self._entries: dict[str, Entry] = {}
+
+    def _watch(self) -> Watch:
+        planned, reasons = self._store.planned_ids(), Counter[Reason]()
+        for run_id in self._store.run_ids():
+            if run_id not in planned and run_id not in self._entries:
+                found = StoredRun.read(run_id, self._store.run(run_id).experiment)
+                for experiment in readable([found], reasons):
+                    self._entries[run_id] = Entry.of(experiment)
+        self.problem = "\n".join(f"left out: {note}" for note in notes_of(reasons))
+        self._entries = {run_id: entry for run_id, entry in self._entries.items() if run_id not in planned}
+        return Watch(self._store, list(self._entries.values()), 0)
+
+    @property
+    def cancelled(self) -> bool:
+        """Never: each run is cancelled by itself."""
+        return False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a worker executes one of them."""
+        return bool(self.progress.active)
+
+    def json(self) -> dict[str, Any]:
+        """Return the single runs for ``--json``."""
+        whole = super().json()
+        return {name: value for name, value in whole.items() if name not in ("sweep", "spec_hash", "directory")}
+
+
+def failures_by_kind(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
+    """Return the failures of each kind, the newest first; the most frequent kind first."""
+    kinds = defaultdict(list)
+    for failure in sorted(failures, key=lambda failure: failure.time, reverse=True):
+        kinds[failure.seen.outcome].append(failure)
+    return dict(sorted(kinds.items(), key=lambda item: -len(item[1])))
+
+
+def short_name(one: SweepStatus, watched: Sequence[SweepStatus]) -> str:
+    """Return the sweep's name, with as many digits of the hash as make it unique."""
+    name, _, digits = one.name.partition("/")
+    others = [other.name for other in watched if other is not one]
+    shortest = next((n for n in (0, 4, 8) if not any(o.startswith(f"{name}/{digits[:n]}") for o in others)), 16)
+    return f"{name}/{digits[:shortest]}" if shortest else name
+
+
+def shown_states(watched: Sequence[SweepStatus]) -> list[str]:
+    """Return the states that tables show: done, and those that some run has."""
+    return [state for state in STATES if state == "done" or any(one.progress.states[state] for one in watched)]
+
+
+def _seen_json(seen: RunSnapshot) -> dict[str, Any]:
+    return {
+        "run_id": seen.run_id,
+        "label": seen.label,
+        "state": seen.outcome,
+        "round": seen.round,
+        "rounds": seen.rounds,
+        "acc": seen.value if seen.metric == "acc" else None,
+        "metric": seen.metric,
+        "value": seen.value,
+        "message": seen.state.message,
+        "log": str(seen.log) if seen.log else None,
+    }
+
+
+def rounded(number: float | None, digits: int = 1) -> float | None:
+    """Round a number; None stays None."""
+    return None if number is None else round(number, digits)
