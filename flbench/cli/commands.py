@@ -37,15 +37,10 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "gc": ("gc", "gc", "Delete superseded checkpoints and stale files."),
         "verify": ("verify", "verify", "Check a store or exported files; compute runs again."),
     },
-    "Data": {
-        "data": ("data", "app", "List, download and verify data sets."),
-        "partition": ("partition", "app", "Show how the data are split across clients."),
-    },
     "Tools": {
-        "show": ("show", "show", "List methods, norms, ...; show one of them, or a run."),
-        "new": ("new", "new", "Write a component that works, with its test."),
-        "init": ("init", "init", "Write a commented sweep file to start from."),
-        "schema": ("schema", "schema", "Print the JSON Schema of sweep files."),
+        "show": ("show", "show", "List methods, norms, ...; show one, a run, a partition."),
+        "new": ("new", "new", "Write a sweep or a component to start from."),
+        "data": ("data", "app", "List, download and verify data sets."),
         "bench": ("bench", "bench", "Time an experiment against plain PyTorch loops."),
         "doctor": ("doctor", "doctor", "Check what works on this machine, and say how to fix the rest."),
     },
@@ -55,7 +50,12 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
 COMMANDS = {name: where for commands in GROUPS.values() for name, where in commands.items()}
 
 #: Commands of the last release that have another name, and that name.
-RENAMED: Mapping[str, str] = {"contribute": "export --contribute NAME SPEC"}
+RENAMED: Mapping[str, str] = {
+    "contribute": "export --contribute NAME SPEC",
+    "init": "new sweep NAME",
+    "partition": "show partition FIELD=VALUE...",
+    "schema": "show schema",
+}
 
 
 class Commands(TyperGroup):
@@ -74,7 +74,7 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the arguments name; raises UserError for a former name, with the present one."""
-        if args[0] in RENAMED:
+        if args[0] in RENAMED and not ctx.resilient_parsing:  # a Tab offers nothing
             raise UserError(f"flbench {args[0]} has become: flbench {RENAMED[args[0]]}")
         return super().resolve_command(ctx, args)
 

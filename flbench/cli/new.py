@@ -1,8 +1,9 @@
-"""``flbench new``: write a component that works, with its test, to start from."""
+"""``flbench new``: write a sweep file, or a component that works with its test, to start from."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import Annotated, Literal
@@ -12,22 +13,48 @@ import typer
 from flbench.config import registry_of
 from flbench.data.datasets import data_root
 from flbench.errors import UserError
+from flbench.messages import counted
+from flbench.sweeps import FOLDER, load_sweep
+from flbench.sweeps.spec import NAME
 
 #: The files that are written, as templates.
 SKELETONS = Path(__file__).parent / "skeletons"
 
-Kind = Literal["method", "norm", "model", "dataset"]
+Kind = Literal["sweep", "method", "norm", "model", "dataset"]
 
 
 def new(
     kind: Annotated[Kind, typer.Argument(help="What to write.", show_default=False)],
     name: Annotated[str, typer.Argument(help="Its name, such as my-norm.", show_default=False)],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write; default: here.")] = Path(),
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where to write; default: here, a sweep into sweeps/.")
+    ] = None,
 ) -> None:
-    """Write a method, a normalization, a model or a data set that works, and its test; then replace the example.
+    """Write a commented sweep file; or a method, normalization, model or data set that works, and its test.
+
+    Then replace the example. It never overwrites a file.
+
+    Example: flbench new sweep my_norms && flbench sweep my_norms --dry-run
 
     Example: flbench new norm my-norm && pytest test_my_norm.py && flbench --plugin my_norm.py run norm=my-norm
     """
+    if kind == "sweep":
+        _new_sweep(name, out or FOLDER)
+    else:
+        _new_component(kind, name, out or Path())
+
+
+def _new_sweep(name: str, folder: Path) -> None:
+    if not NAME.fullmatch(name):
+        raise UserError(f"flbench new sweep {name}: expected letters, digits, '.', '_' and '-', as in my_norms")
+    path = folder / f"{name}.yaml"
+    _write({path: ("sweep",)}, {"name": name})
+    count = load_sweep(path).arithmetic
+    sizes = f"{counted(count.cells, 'cell')}, {counted(count.runs, 'run')}"
+    typer.echo(f"wrote {path}: {sizes}; next: flbench sweep {name if folder == FOLDER else path} --dry-run")
+
+
+def _new_component(kind: str, name: str, folder: Path) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise UserError(
             f"flbench new {kind} {name}: expected small letters, digits and single hyphens, as in my-{kind}"
@@ -37,17 +64,22 @@ def new(
         raise UserError(f"flbench new {kind} {name}: there is a {kind} of this name; choose another")
     file = name.replace("-", "_")
     words = {"kind": kind, "field": kind, "name": name, "file": file, "title": name.title().replace("-", "")}
+    component, test = folder / f"{file}.py", folder / f"test_{file}.py"
     tests = {"dataset": ("test_dataset",), "method": ("test", "test_method")}.get(kind, ("test",))
-    written = {out / f"{file}.py": (kind,), out / f"test_{file}.py": tests}
-    if existing := [path for path in written if path.exists()]:
-        raise UserError(f"{existing[0]} exists; choose another name, or --out FOLDER")
-    out.mkdir(parents=True, exist_ok=True)
-    for path, parts in written.items():
-        text = "".join((SKELETONS / f"{part}.txt").read_text(encoding="utf-8") for part in parts)
-        path.write_text(Template(text).substitute(words), encoding="utf-8")
-    component, test = written
+    _write({component: (kind,), test: tests}, words)
     typer.echo(f"wrote {component} and {test}; next:\n  pytest {test}")
     if kind == "dataset":
         images = data_root() / name
         typer.echo(f"  put images into {images}/train/CLASS/ and {images}/test/CLASS/")
     typer.echo(f"  flbench --plugin {component} run {kind}={name}")
+
+
+def _write(files: Mapping[Path, tuple[str, ...]], words: Mapping[str, str]) -> None:
+    """Write files from their skeletons; raises UserError, and writes nothing, if one exists."""
+    if existing := [path for path in files if path.exists()]:
+        raise UserError(f"{existing[0]} exists; choose another name, or --out FOLDER")
+    for path, parts in files.items():
+        text = "".join((SKELETONS / f"{part}.txt").read_text(encoding="utf-8") for part in parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(Template(text).substitute(words))

@@ -1,16 +1,15 @@
-"""``flbench partition show``: the samples per class of each client."""
+"""``flbench show partition``: the samples per class of each client."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import typer
 from rich.markup import escape
 
 from flbench.cli.boundary import print_json
-from flbench.cli.completion import fields as complete_fields
-from flbench.cli.options import DataOption, JsonOption
 from flbench.cli.screen import plain_table, wide_console
 from flbench.config import Federated, parse_experiment
 from flbench.data.datasets import load
@@ -21,67 +20,26 @@ from flbench.report.figures.label_counts import write_figure
 from flbench.report.ticks import tick
 from flbench.sweeps.source import read_value
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-    help="Show how the data are split across clients.\n\n"
-    "Example: flbench partition show dataset=digits partition=dirichlet:0.1",
-)
-
 #: The fields of an experiment that define its partition.
-_FIELDS = ("dataset", "partition", "clients", "seed", "min_size", "val_fraction")
+FIELDS = ("dataset", "partition", "clients", "seed", "min_size", "val_fraction")
 #: With more classes than this, a row names the client's largest classes instead of all counts.
 _MOST_COLUMNS = 20
 
 
-@app.callback()
-def _group() -> None:
-    """Keep ``show`` a command of its own although it is the only one."""
+def show_partition(settings: Sequence[str], data: Path | None, out: Path | None, *, as_json: bool) -> None:
+    """Print the table of a partition, or its counts as JSON, and draw it as a figure if ``out`` is given.
 
-
-@app.command(short_help="Show how many samples of each class every client has.")
-def show(
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[FIELD=VALUE]...",
-            help=f"As in 'flbench run': {', '.join(_FIELDS)}.",
-            autocompletion=complete_fields,
-        ),
-    ] = None,
-    dataset: Annotated[str | None, typer.Option(help="Data set (default: digits).")] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(help="As 'flbench show partitions' lists them, for example dirichlet:0.1 (default: classes:1)."),
-    ] = None,
-    clients: Annotated[str | None, typer.Option(metavar="INTEGER", help="Number of clients.")] = None,
-    seed: Annotated[str | None, typer.Option(metavar="INTEGER", help="Seed of the partition.")] = None,
-    min_size: Annotated[
-        str | None, typer.Option(metavar="INTEGER", help="Fewest training samples of a client.")
-    ] = None,
-    val_fraction: Annotated[str | None, typer.Option(metavar="FLOAT", help="Share of training data held out.")] = None,
-    data: DataOption = None,
-    out: Annotated[Path | None, typer.Option(help="Also draw a figure: a .png, .svg or .pdf file.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show how many samples of each class every client has, as a table and as a figure.
-
-    The partition depends on these fields alone: every method, model and norm with this seed trains on it.
-
-    Example: flbench partition show --dataset digits --partition dirichlet:0.1 --clients 10 --seed 0
-
-    Example: flbench partition show dataset=cifar10 partition=classes:2 clients=10 seed=0 --out classes2.png
+    Raises:
+        UserError: a setting is no FIELD=VALUE of ``FIELDS``, or the data or the figure's file cannot be used.
     """
-    options = (dataset, partition, clients, seed, min_size, val_fraction)
-    experiment = _experiment(settings or [], dict(zip(_FIELDS, options, strict=True)))
-    dataset_used: Any = experiment.dataset
-    images = load(dataset_used, data)
+    experiment = _experiment(settings)
+    dataset: Any = experiment.dataset
+    images = load(dataset, data)
     counts = count_labels(images, shards_of(experiment, images))
     if as_json:
         fields = experiment.to_json()
         record = {
-            **{name: fields[name] for name in _FIELDS},
+            **{name: fields[name] for name in FIELDS},
             "fingerprint": images.fingerprint,
             "class_names": counts.class_names,
             "domains": counts.domains_K,
@@ -96,13 +54,12 @@ def show(
         typer.echo(f"wrote {out}", err=True)
 
 
-def _experiment(settings: list[str], options: dict[str, str | None]) -> Federated:
-    """Return the experiment that fields and options describe; raises UserError for the first mistake."""
-    fields = {name: read_value(value) for name, value in options.items() if value is not None}
+def _experiment(settings: Sequence[str]) -> Federated:
+    fields: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
-        if not equals or name not in _FIELDS:
-            raise UserError(f"expected FIELD=VALUE with a field of {', '.join(_FIELDS)}; got {setting!r}")
+        if not equals or name not in FIELDS:
+            raise UserError(f"expected FIELD=VALUE with a field of {', '.join(FIELDS)}; got {setting!r}")
         if name in fields:
             raise UserError(f"{name} is given twice")
         fields[name] = read_value(value)

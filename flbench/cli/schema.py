@@ -1,24 +1,15 @@
-"""``flbench schema``: the JSON Schema of a sweep file, for editors."""
+"""The JSON Schema of a sweep file, for editors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flbench.cli.boundary import print_json
 from flbench.config import ALIASES, KINDS, registry_of
 from flbench.registry import Component, schema_of
 from flbench.sweeps.spec import AGAINST, BETWEEN, IF, SweepSpec
 
 Schema = dict[str, Any]
-
-
-def schema() -> None:
-    """Print the JSON Schema of sweep files, by which editors complete and check them.
-
-    Example: flbench schema > sweep.schema.json
-    """
-    print_json(sweep_schema())
 
 
 def sweep_schema() -> Schema:

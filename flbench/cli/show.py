@@ -1,4 +1,4 @@
-"""``flbench show``: list components, kinds of experiments and sweep files, or show one of them in detail."""
+"""``flbench show``: lists of components, kinds of experiments and sweep files; one of them, a run, a partition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from flbench.cli.component_tables import (
     sweep_table,
     sweeps,
 )
-from flbench.cli.options import JsonOption, StoreOption
+from flbench.cli.options import DataOption, JsonOption, StoreOption
+from flbench.cli.schema import sweep_schema
 from flbench.cli.screen import wide_console
 from flbench.cli.show_run import print_run, run_facts
 from flbench.cli.targets import find_run
@@ -40,27 +41,38 @@ def show(
         str,
         typer.Argument(
             metavar="WHAT",
-            help=f"What to list: {', '.join(LISTS)}; or run, to show a run of the store.",
+            help=f"What to list: {', '.join(LISTS)}; or one thing: partition, run, schema.",
             show_default=False,
             autocompletion=shown_things,
         ),
     ],
-    name: Annotated[
-        str | None,
+    names: Annotated[
+        list[str] | None,
         typer.Argument(
             metavar="[NAME]",
-            help="Show this one in detail; for a run, the beginning of its id.",
+            help="Show this one in detail; for a run, the beginning of its id; for a partition, FIELD=VALUE... as in "
+            "`flbench run`.",
             autocompletion=shown_names,
         ),
     ] = None,
     as_json: JsonOption = False,
     store: StoreOption = DEFAULT_STORE,
     folder: Annotated[Path, typer.Option("--folder", help="Folder with the sweep files.")] = Path("sweeps"),
+    data: DataOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also draw the partition as a figure: a .png, .svg or .pdf file.")
+    ] = None,
 ) -> None:
     """List methods, norms, heads, models, data sets, partitions, probes, kinds of experiments, or sweep files.
 
-    With a NAME, show one of them: its documentation, equation, source, and fields with defaults and limits. `show run`
-    shows what a run changed of the defaults, its curve, attempts, probes, environment and files.
+    With a NAME, show one of them: its documentation, equation, source, and fields with defaults and limits.
+
+    `show run` shows what a run changed of the defaults, its curve, attempts, probes, environment and files.
+
+    `show partition FIELD=VALUE...` shows how many samples of each class every client has, by the fields dataset,
+    partition, clients, seed, min_size and val_fraction: every method, model and norm trains on it.
+
+    `show schema` prints the JSON Schema of sweep files, by which editors complete and check them.
 
     Example: flbench show norms
 
@@ -69,7 +81,25 @@ def show(
     Example: flbench show kind federated
 
     Example: flbench show run 3fa2
+
+    Example: flbench show partition dataset=digits partition=dirichlet:0.1 clients=10 seed=0 --out clients.png
+
+    Example: flbench show schema > sweep.schema.json
     """
+    given = names or []
+    if what == "partition" and (not given or any("=" in name for name in given)):
+        from flbench.cli.partition import show_partition  # imports numpy: a Tab would take half as long again
+
+        show_partition(given, data, out, as_json=as_json)
+        return
+    if out is not None or data is not None:
+        raise UserError(f"flbench show {what}: --out and --data are options of flbench show partition FIELD=VALUE...")
+    if len(given) > 1:
+        raise UserError(f"flbench show {what}: expected one name, got {' '.join(given)}")
+    name = given[0] if given else None
+    if what == "schema":
+        print_json(sweep_schema())
+        return
     if what in ("run", "runs"):
         if name is None:
             raise UserError(f"flbench show {what}: give the beginning of a run's id; flbench runs lists all")
@@ -79,7 +109,7 @@ def show(
         return
     listed = what if what in LISTS else f"{what}s"
     if listed not in LISTS:
-        raise UserError(f"flbench show {what}: {unknown('list', what, LISTS)}")
+        raise UserError(f"flbench show {what}: {unknown('list', what, (*LISTS, 'partition', 'run', 'schema'))}")
     shown: list[RenderableType]
     if listed == "kinds":
         rows = _chosen(kinds(), "kind", name)

@@ -2,7 +2,7 @@
 
 ``source`` reads YAML and knows lines, ``options`` applies ``--set``, ``spec`` is the file's schema, ``expand`` makes
 cells and runs, ``match`` tests conditions, ``effects`` and ``report`` refuse entries without effect. Which entry wins
-is written down once, at ``spec.SweepSpec``, and printed by ``flbench schema``.
+is written down once, at ``spec.SweepSpec``, and printed by ``flbench show schema``.
 """
 
 from __future__ import annotations

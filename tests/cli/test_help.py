@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
-from flbench.cli.commands import COMMANDS, GROUPS
+from flbench.cli.commands import COMMANDS, GROUPS, RENAMED
+from flbench.errors import UserError
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -38,7 +39,7 @@ def test_h_is_help(command: str) -> None:
     assert short.exit_code == 0 and short.output == long.output and "-h, --help" in short.output
 
 
-SUBCOMMANDS = ("data list", "data download", "data verify", "partition show")
+SUBCOMMANDS = ("data list", "data download", "data verify")
 
 
 @pytest.mark.parametrize("command", [*sorted(COMMANDS), *SUBCOMMANDS])
@@ -46,3 +47,11 @@ def test_help_of_a_command_has_an_example(command: str) -> None:
     result = CliRunner().invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert f"Example: flbench {command}" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(("former", "present"), RENAMED.items())
+def test_a_former_name_leads_to_the_present_one(former: str, present: str) -> None:
+    error = CliRunner().invoke(app, [former, "--help"]).exception
+    assert isinstance(error, UserError) and error.exit_code == 2
+    assert str(error) == f"flbench {former} has become: flbench {present}"
+    assert present.split()[0] in COMMANDS and former not in COMMANDS

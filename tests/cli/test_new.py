@@ -1,4 +1,4 @@
-"""``flbench new``: every skeleton works as it is written, and so does its test."""
+"""``flbench new``: every skeleton works as it is written, a sweep also with its examples, a component with its test."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from flbench.cli import app
 from flbench.errors import UserError
+from flbench.sweeps import load_sweep
 
 KINDS = ("method", "norm", "model", "dataset")
 
@@ -52,6 +53,24 @@ def test_nothing_is_overwritten(kind: str, tmp_path: Path) -> None:
     error = CliRunner().invoke(app, arguments).exception
     assert isinstance(error, UserError) and "test_mine.py exists" in str(error)
     assert [path.name for path in tmp_path.iterdir()] == ["test_mine.py"]
+
+
+def test_the_written_sweep_is_valid_also_with_its_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["new", "sweep", "mine"])
+    assert result.stdout == "wrote sweeps/mine.yaml: 24 cells, 72 runs; next: flbench sweep mine --dry-run\n"
+    path = tmp_path / "sweeps/mine.yaml"
+    assert load_sweep("mine").name == "mine"
+    text = path.read_text()
+    examples = text.replace("# exclude:", "exclude:").replace("# overrides:", "overrides:").replace("#   - ", "  - ")
+    path.write_text(examples)
+    assert load_sweep("mine").arithmetic.cells == 20
+    for name, message in ("mine", "exists; choose another name"), ("a/b", "expected letters, digits"):
+        error = CliRunner().invoke(app, ["new", "sweep", name]).exception
+        assert isinstance(error, UserError) and message in str(error)
+    assert path.read_text() == examples
+    assert CliRunner().invoke(app, ["new", "sweep", "mine", "--out", "there"]).exit_code == 0
+    assert load_sweep("there/mine.yaml").arithmetic.cells == 24
 
 
 @pytest.mark.parametrize(("name", "says"), [("fedavg", "there is a method of this name"), ("A/b", "expected small")])

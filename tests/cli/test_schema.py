@@ -26,7 +26,7 @@ def check() -> jsonschema.Draft202012Validator:
 
 
 def test_the_command_prints_it() -> None:
-    done = CliRunner().invoke(app, ["schema"])
+    done = CliRunner().invoke(app, ["show", "schema"])
     assert done.exit_code == 0
     assert json.loads(done.stdout) == sweep_schema()
 

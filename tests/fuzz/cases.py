@@ -106,7 +106,7 @@ runs fuzz --only norm=ln --columns lr,acc --sort=-acc
 runs --results runs.parquet --state done --json
 diff norm=ln norm=none --json
 show method fedprox
-schema
+show schema
 export out.parquet fuzz.yaml --limit 2 --set lr=0.3
 export --contribute ada fuzz.yaml --by Ada --only norm=ln
 import runs.parquet
@@ -114,10 +114,10 @@ report runs.parquet --json --metric loss --target 0.3 --tune lr --select-by orac
 report fuzz.yaml --json --only norm=ln --tolerance 2
 report --results runs.parquet --out out.md
 data list
-partition show --partition dirichlet:0.1 --clients 5 --seed 1
+show partition partition=dirichlet:0.1 clients=5 seed=1
 plot lr runs.parquet --out out.svg
 --version
-partition show --dataset digits --partition classes:1 --clients 10 --min-size 2 --json
+show partition dataset=digits partition=classes:1 clients=10 min_size=2 --json
 data verify digits
 """.splitlines()
 
