@@ -24,9 +24,6 @@ from flbench.sweeps import Sweep
 #: Cells shown of a long sweep, half of them from its end.
 SHOWN = 40
 
-#: A cell: its position in the sweep, its id and its runs.
-_Numbered = tuple[int, str, list[Experiment]]
-
 
 def print_dry_run(
     sweep: Sweep, store: Path, *, workers: int | None = None, rerun: bool = False, as_json: bool = False
@@ -42,26 +39,39 @@ def print_dry_run(
             each of the ``cells`` its ``cell_id``, the ``values`` of the varying fields as people write them, and its
             numbers of ``runs`` and ``done`` runs.
     """
+    from flbench.planning import changed_code  # imports numpy: a Tab would take half as long again
+
     backend_workers: int | None = getattr(sweep.spec.backend, "workers", None)
     workers = workers or backend_workers or max(1, usable_cores() // sweep.spec.resources.cpus)
     finished = finished_runs(sweep, store)
-    facts = {**summary(sweep, finished, workers), "changed_code": _changed_code(sweep, store)}
+    changed = changed_code(Store(store, create=False), sweep.experiments) if Store.exists(store) else ()
+    cells: list[dict[str, Any]] = [
+        {
+            "cell_id": cell_id,
+            "values": {
+                field: label(value) for field in sweep.varying if (value := getattr(runs[0], field, None)) is not None
+            },
+            "runs": len(runs),
+            "done": sum(run.run_id in finished for run in runs),
+        }
+        for cell_id, runs in sweep.cells().items()
+    ]
+    facts = {**summary(sweep, finished, workers), "changed_code": list(changed), "cells": cells}
     if as_json:
-        cells = [_cell(sweep, cell_id, runs, finished) for cell_id, runs in sweep.cells().items()]
-        print_json({**facts, "cells": cells})
+        print_json(facts)
         return
     typer.echo(f"sweep {sweep.name} ({sweep.spec_hash}) from {sweep.path}{''.join(f', {o}' for o in sweep.options)}")
-    for line in _arithmetic_lines(sweep):
+    for line in _arithmetic_lines(sweep, facts["search"]):
         typer.echo(f"  {line}")
-    kinds: dict[str, list[_Numbered]] = {}
-    for number, (cell_id, runs) in enumerate(sweep.cells().items(), 1):
-        kinds.setdefault(runs[0].kind, []).append((number, cell_id, runs))
-    for kind, cells_of_kind in kinds.items():  # a table for each kind: kinds differ in their fields
-        table = _table_of(sweep, cells_of_kind, finished)
+    kinds: dict[str, dict[int, dict[str, Any]]] = {}  # a table for each: kinds differ in their fields
+    for number, cell in enumerate(cells, 1):
+        kinds.setdefault(cell["values"].get("kind", ""), {})[number] = cell
+    for kind, numbered in kinds.items():
+        table = _table_of(sweep.varying, numbered)
         table.title = f"{kind}:" if len(kinds) > 1 else None
         wide_console().print(table)
     typer.echo(f"done in {store}: {facts['done']:,} of {counted(facts['runs'], 'run')}; to run: {facts['missing']:,}")
-    for line in facts["changed_code"]:
+    for line in changed:
         typer.echo(line)
     seconds = facts["estimated_seconds"]
     if not facts["missing"]:
@@ -72,13 +82,6 @@ def print_dry_run(
         typer.echo(f"remaining time: about {_duration(seconds)} with {counted(workers, 'worker')}")
     if rerun and facts["done"]:
         typer.echo(f"--rerun: {counted(facts['done'], 'finished run')} would be executed again, too")
-
-
-def _changed_code(sweep: Sweep, store: Path) -> list[str]:
-    """Return why finished runs are executed again, as the sweep itself says."""
-    from flbench.planning import changed_code  # imports numpy: a Tab would take half as long again
-
-    return list(changed_code(Store(store, create=False), sweep.experiments)) if Store.exists(store) else []
 
 
 def finished_runs(sweep: Sweep, store: Path) -> dict[str, float]:
@@ -179,15 +182,7 @@ def _work(run: Experiment) -> int:
     return cohort * (run.local_steps or 1) * run.batch_size
 
 
-def _cell(sweep: Sweep, cell_id: str, runs: list[Experiment], finished: Mapping[str, float]) -> dict[str, Any]:
-    first = runs[0]
-    given = {field: getattr(first, field) for field in sweep.varying if hasattr(first, field)}
-    values = {field: label(value) for field, value in given.items() if value is not None}
-    done = sum(run.run_id in finished for run in runs)
-    return {"cell_id": cell_id, "values": values, "runs": len(runs), "done": done}
-
-
-def _arithmetic_lines(sweep: Sweep) -> Iterator[str]:
+def _arithmetic_lines(sweep: Sweep, search: Mapping[str, Any] | None) -> Iterator[str]:
     count = sweep.arithmetic
     for index, grid in enumerate(count.grids):
         product = " x ".join(f"{length} {name}" for name, length in grid.axes) or "no axes"
@@ -207,11 +202,11 @@ def _arithmetic_lines(sweep: Sweep) -> Iterator[str]:
     yield f"total: {counted(count.cells, 'cell')} x {seeds} = {possible}"
     if count.beyond_limit:
         yield f"--limit keeps the first {counted(count.runs, 'run')}"
-    if (found := _search(sweep)) is not None:
-        sizes = " or ".join(" -> ".join(map(str, sizes)) for sizes in found["settings"])
-        rungs = "; ".join(", ".join(map(str, ladder)) for ladder in found["rungs"])
-        yield f"search: {sizes} values of {' and '.join(found['axes'])} by {found['metric']}, to rounds {rungs}"
-        expected, largest = found["expected_rounds"], found["largest_rounds"]
+    if search is not None:
+        sizes = " or ".join(" -> ".join(map(str, sizes)) for sizes in search["settings"])
+        rungs = "; ".join(", ".join(map(str, ladder)) for ladder in search["rungs"])
+        yield f"search: {sizes} values of {' and '.join(search['axes'])} by {search['metric']}, to rounds {rungs}"
+        expected, largest = search["expected_rounds"], search["largest_rounds"]
         share = f"{100 * expected / largest:.0f} %"
         yield f"rounds: {expected:,} expected, {share} of all; at most {largest:,}, if all settings tie"
     federated = (run for run in sweep.experiments if isinstance(run, Federated))
@@ -226,28 +221,21 @@ def _rule(values: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"
 
 
-def _table_of(sweep: Sweep, cells: Sequence[_Numbered], finished: Mapping[str, float]) -> Table:
-    """Return a table of cells of one kind, by the fields in which they differ."""
-    firsts = [runs[0] for _, _, runs in cells]
-    fields = []
-    for field in sweep.varying:
-        if field in type(firsts[0]).model_fields:
-            first, others = getattr(firsts[0], field), (getattr(one, field) for one in firsts)
-            # The cells of a sweep share their values: comparing identities first is much faster.
-            if len(cells) == 1 or any(value is not first and value != first for value in others):
-                fields.append(field)
+def _table_of(varying: Sequence[str], cells: Mapping[int, Mapping[str, Any]]) -> Table:
+    """Return a table of cells of one kind, by their numbers and the fields in which they differ."""
+    found = {field: {cell["values"].get(field, "-") for cell in cells.values()} for field in varying}
+    fields = [field for field, values in found.items() if len(values) > 1 or (len(cells) == 1 and values != {"-"})]
     table = plain_table(["#"])
     for field in fields:
         table.add_column(short_name(field), overflow="fold")
     table.add_column("done")
     half = SHOWN // 2 if len(cells) > SHOWN else len(cells)
-    for index in (*range(half), *range(max(half, len(cells) - half), len(cells))):
-        if half <= index == len(cells) - half:
+    for index, (number, cell) in enumerate(cells.items()):
+        if index < half or index >= len(cells) - half:
+            values = [escape(cell["values"].get(field, "-")) for field in fields]
+            table.add_row(f"{number:,}", *values, f"{cell['done']}/{cell['runs']}")
+        elif index == half:
             table.add_row(*["..."] * len(table.columns))
-        number, cell_id, runs = cells[index]
-        cell = _cell(sweep, cell_id, runs, finished)
-        values = [escape(cell["values"].get(field, "-")) for field in fields]
-        table.add_row(f"{number:,}", *values, f"{cell['done']}/{cell['runs']}")
     return table
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
@@ -12,13 +12,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from flbench.cli.best_cells import MOST_CELLS, best_cells
-from flbench.cli.curves import Curves, mixed_sparklines
-from flbench.cli.numbers import duration, handy, named, pace, value
-from flbench.cli.screen import LabelCells, live_area, plain_table, say
-from flbench.literal import visible
+from flbench.cli.curves import Curves
+from flbench.cli.numbers import duration, handy, named, pace
+from flbench.cli.progress_tables import MOST_CELLS, best_cells, running_table
+from flbench.cli.screen import live_area, say
 from flbench.messages import counted
-from flbench.metric_specs import METRICS
 from flbench.progress import Progress, RunSnapshot
 from flbench.store import Store
 
@@ -111,32 +109,10 @@ def live_table(progress: Progress, curves: Curves, height: int) -> RenderableTyp
     bar = Table.grid(padding=(0, 1, 0, 0))
     bar.add_column(width=72)
     bar.add_row(ProgressBar(total=1, completed=progress.share), f"{int(100 * progress.share)} %")
-    return Group(bar, Text(summary_line(progress)), *_active_table(progress, curves, most), *cells)
-
-
-def _active_table(progress: Progress, curves: Curves, most: int) -> list[RenderableType]:
-    if not progress.active:
-        return []
-    shown = progress.active[:most]
-    scale, lines = mixed_sparklines(
-        [(seen.metric, curves.of_run(seen.run_id, seen.round, seen.metric)) for seen in shown]
-    )
-    title, values = headlines(shown)
-    table = plain_table(["running"], ["round", title])
-    table.add_column(scale, no_wrap=True)
-    labels = LabelCells([seen.label for seen in shown])
-    for seen, drawn, text, line in zip(shown, labels, values, lines, strict=True):
-        table.add_row(drawn, f"{seen.round}/{seen.rounds}", text, line)
+    running = [running_table(progress.active[:most], curves)] if progress.active else []
     hidden = len(progress.active) - most
-    return [table, Text(f"and {hidden} more", style="dim")] if hidden > 0 else [table]
-
-
-def headlines(shown: Sequence[RunSnapshot]) -> tuple[str, list[str]]:
-    """Return a column of headline numbers with its title; runs of different metrics name theirs in each row."""
-    metrics = {seen.metric for seen in shown}
-    if len(metrics) == 1:
-        return METRICS[shown[0].metric].title, [value(seen.metric, seen.value) for seen in shown]
-    return "reached", [f"{seen.metric} {value(seen.metric, seen.value)}" for seen in shown]
+    more = [Text(f"and {hidden} more", style="dim")] if hidden > 0 else []
+    return Group(bar, Text(summary_line(progress)), *running, *more, *cells)
 
 
 def summary_line(progress: Progress) -> str:

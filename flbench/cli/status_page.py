@@ -9,10 +9,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from flbench.cli.curves import Curves
-from flbench.cli.live import headlines
-from flbench.cli.numbers import duration, pace, percent
+from flbench.cli.numbers import percent
+from flbench.cli.progress_tables import headlines
 from flbench.cli.report import check_ending, writing
-from flbench.cli.sweep_status import SweepStatus, failures_by_kind, short_name, shown_states
+from flbench.cli.sweep_status import SweepStatus, failures_by_kind, shown_states
 from flbench.errors import UserError
 from flbench.literal import literal
 from flbench.report.blocks import Block, Charts, Code, Entry, Grid, Heading, Paragraph, Updated
@@ -111,7 +111,7 @@ class StatusPage:
         title, values = headlines([one.seen for one in running])
         rows = []
         for one, text in list(zip(running, values, strict=True))[:MOST_ROWS]:
-            seen, age = one.seen, one.heartbeat_age
+            seen = one.seen
             rows.append(
                 (
                     Entry(seen.label),
@@ -120,7 +120,7 @@ class StatusPage:
                     Entry(f"{seen.round}/{seen.rounds}", order=seen.round / max(1, seen.rounds)),
                     Entry(text, order=seen.value),
                     Entry(str(seen.state.attempts), order=seen.state.attempts),
-                    Entry("–" if age is None else f"{duration(age)} ago", order=age),
+                    Entry(one.age, order=one.heartbeat_age),
                 )
             )
         yield Grid(("run", "log", "worker", "round", title, "attempt", "heartbeat"), tuple(rows), 3)
@@ -182,15 +182,15 @@ def _sweeps(shown: Sequence[SweepStatus]) -> Grid:
     states = shown_states(shown)
     rows = []
     for one in shown:
-        progress, speed, left = one.progress, one.rounds_per_second, one.seconds_left
+        progress = one.progress
         rows.append(
             (
-                Entry(short_name(one, shown) + (" (cancelled)" if one.cancelled else "")),
+                Entry(one.title(shown)),
                 Entry(str(progress.total), order=progress.total),
                 *(Entry(str(progress.states[state] or "–"), order=progress.states[state]) for state in states),
                 Entry(percent(progress.share), order=progress.share),
-                Entry(pace(speed) if speed and left else "–", order=speed),
-                Entry(duration(left) if left else "–", order=left),
+                Entry(one.speed, order=one.rounds_per_second),
+                Entry(one.left, order=one.seconds_left),
             )
         )
     return Grid(("sweep", "runs", *states, "rounds", "speed", "time left"), tuple(rows), 1)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from flbench.cli.best_cells import best_cells
-from flbench.cli.curves import Curves, mixed_sparklines
-from flbench.cli.live import headlines, news_line
-from flbench.cli.numbers import duration, pace, percent
-from flbench.cli.screen import LabelCells, fitting, plain_table
-from flbench.cli.sweep_status import SweepStatus, failures_by_kind, short_name, shown_states
+from flbench.cli.curves import Curves
+from flbench.cli.live import news_line
+from flbench.cli.numbers import percent
+from flbench.cli.progress_tables import best_cells, running_table
+from flbench.cli.screen import fitting, plain_table
+from flbench.cli.sweep_status import SweepStatus, failures_by_kind, shown_states
 from flbench.messages import counted
 from flbench.store import Store
 
@@ -31,7 +31,7 @@ def status_parts(store: Store, watched: Sequence[SweepStatus], curves: Curves, *
     yield from _running(watched, curves, wide=wide)
     for one in watched:
         if one.is_open or len(watched) == 1:
-            of = f" of {short_name(one, watched)}" if len(watched) > 1 else ""
+            of = f" of {one.short_name(watched)}" if len(watched) > 1 else ""
             yield from best_cells(one.progress, curves, title=f"best cells{of}{' so far' if one.is_open else ''}")
     yield from _failures(watched)
     yield from (one.problem for one in watched if one.problem)
@@ -48,15 +48,15 @@ def _sweeps_table(watched: Sequence[SweepStatus], *, wide: bool) -> Table:
     for title in ("runs", *states, "rounds", *(["speed"] if has_speed else []), *(["left"] if has_left else [])):
         table.add_column(title, justify="right", no_wrap=True)
     for one in watched:
-        progress, speed, left = one.progress, one.rounds_per_second, one.seconds_left
+        progress = one.progress
         rounds = f"{progress.rounds_done}/{progress.rounds_total}"
         table.add_row(
-            fitting(short_name(one, watched) + (" (cancelled)" if one.cancelled else "")),
+            fitting(one.title(watched)),
             str(progress.total),
             *(str(progress.states[state] or "–") for state in states),
             rounds if wide and progress.rounds_total else percent(progress.share),
-            *([pace(speed) if speed and left else "–"] if has_speed else []),
-            *([duration(left) if left else "–"] if has_left else []),
+            *([one.speed] if has_speed else []),
+            *([one.left] if has_left else []),
         )
     return table
 
@@ -66,24 +66,16 @@ def _running(watched: Sequence[SweepStatus], curves: Curves, *, wide: bool) -> I
     if not running:
         return
     shown = running[:MOST_ROWS]
-    seens = [one.seen for one in shown]
-    scale, lines = mixed_sparklines(
-        [(seen.metric, curves.of_run(seen.run_id, seen.round, seen.metric)) for seen in seens]
-    )
-    number, values = headlines(seens)
-    table = plain_table()
-    for title in ("running", "", "round", number, scale, *(("attempt", "worker", "heartbeat") if wide else ())):
-        right = title in ("round", number, "attempt")
-        table.add_column(title, justify="right" if right else "left", no_wrap=bool(title))
-    labels = LabelCells([seen.label for seen in seens])
-    for one, drawn, text, line in zip(shown, labels, values, lines, strict=True):
-        seen = one.seen
-        age = "–" if one.heartbeat_age is None else f"{duration(one.heartbeat_age)} ago"
-        where = (str(seen.state.attempts), one.worker, age) if wide else ()
-        run_id = seen.run_id if wide else seen.run_id[:8]
-        rounds = f"{seen.round}/{seen.rounds}"
-        table.add_row(run_id, drawn, rounds, text, line, *map(visible, where))
-    yield table
+    runs = [one.seen for one in shown]
+    if wide:
+        where = {
+            "attempt": [str(run.state.attempts) for run in runs],
+            "worker": [one.worker for one in shown],
+            "heartbeat": [one.age for one in shown],
+        }
+        yield running_table(runs, curves, [run.run_id for run in runs], where)
+    else:
+        yield running_table(runs, curves, [run.run_id[:8] for run in runs])
     if len(running) > MOST_ROWS:
         yield f"and {len(running) - MOST_ROWS} more running; --json lists all"
 

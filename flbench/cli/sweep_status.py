@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flbench.cli.numbers import duration, pace
 from flbench.errors import StoreUnusable
 from flbench.progress import STATES, Progress, RunSnapshot, Watch
 from flbench.run_sources import Reason, StoredRun, notes_of, readable
@@ -31,6 +32,11 @@ class Running:
             return "somewhere"
         job = f" job {self.lease.slurm_job}" if self.lease.slurm_job else ""
         return f"{self.lease.host}:{self.lease.pid}{job}"
+
+    @property
+    def age(self) -> str:
+        """The time since the worker's last sign of life."""
+        return "–" if self.heartbeat_age is None else f"{duration(self.heartbeat_age)} ago"
 
     def json(self) -> dict[str, Any]:
         """Return the run for ``--json``."""
@@ -130,6 +136,27 @@ class SweepStatus:
         """Whether more runs will end."""
         return bool(self.progress.active) if self.cancelled else self.is_open
 
+    @property
+    def speed(self) -> str:
+        """The speed of a sweep that goes on."""
+        return pace(self.rounds_per_second) if self.rounds_per_second and self.seconds_left else "–"
+
+    @property
+    def left(self) -> str:
+        """The remaining time."""
+        return duration(self.seconds_left) if self.seconds_left else "–"
+
+    def short_name(self, watched: Iterable[SweepStatus]) -> str:
+        """Return the sweep's name, with as many digits of the hash as make it unique."""
+        name, _, digits = self.name.partition("/")
+        others = [other.name for other in watched if other is not self]
+        shortest = next((n for n in (0, 4, 8) if not any(o.startswith(f"{name}/{digits[:n]}") for o in others)), 16)
+        return f"{name}/{digits[:shortest]}" if shortest else name
+
+    def title(self, watched: Iterable[SweepStatus]) -> str:
+        """Return the short name, and whether it was cancelled."""
+        return self.short_name(watched) + (" (cancelled)" if self.cancelled else "")
+
     def json(self) -> dict[str, Any]:
         """Return the sweep for ``--json``."""
         progress = self.progress
@@ -192,14 +219,6 @@ def failures_by_kind(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
     for failure in sorted(failures, key=lambda failure: failure.time, reverse=True):
         kinds[failure.seen.outcome].append(failure)
     return dict(sorted(kinds.items(), key=lambda item: -len(item[1])))
-
-
-def short_name(one: SweepStatus, watched: Sequence[SweepStatus]) -> str:
-    """Return the sweep's name, with as many digits of the hash as make it unique."""
-    name, _, digits = one.name.partition("/")
-    others = [other.name for other in watched if other is not one]
-    shortest = next((n for n in (0, 4, 8) if not any(o.startswith(f"{name}/{digits[:n]}") for o in others)), 16)
-    return f"{name}/{digits[:shortest]}" if shortest else name
 
 
 def shown_states(watched: Sequence[SweepStatus]) -> list[str]:

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from flbench.cli.curves import Curves, curve
-from flbench.cli.live import STOPPING, PlainView, headlines, live_table, news_line, progress_view, summary_line
+from flbench.cli.live import STOPPING, PlainView, live_table, news_line, progress_view, summary_line
 from flbench.cli.numbers import duration, handy, pace
+from flbench.cli.progress_tables import headlines
 from flbench.cli.screen import LabelCells, distinct, plain_table
 from flbench.config import Experiment, parse_experiment
 from flbench.progress import Progress, RunSnapshot, Watch

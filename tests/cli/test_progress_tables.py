@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flbench.cli.best_cells import leading, names
 from flbench.cli.curves import Curves, mixed_sparklines, sparklines
+from flbench.cli.progress_tables import leading, names
 from flbench.config import KINDS, Experiment, parse_experiment, problem_of
 from flbench.progress import Cell, RunSnapshot, Watch
 from flbench.run_names import common_fields

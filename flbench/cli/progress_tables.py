@@ -1,23 +1,61 @@
-"""Tables of the cells that lead so far: by the mean headline number of their finished runs, problem by problem."""
+"""Tables of a plan's progress: the runs that are executed now, and the cells that lead so far."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
-from flbench.cli.curves import Curves, sparklines
+from flbench.cli.curves import Curves, mixed_sparklines, sparklines
 from flbench.cli.numbers import value
-from flbench.cli.screen import fitting, plain_table
+from flbench.cli.screen import LabelCells, fitting, plain_table
 from flbench.config import problem_of
+from flbench.literal import visible
 from flbench.messages import counted
 from flbench.metric_specs import METRICS
-from flbench.progress import Cell, Progress
+from flbench.progress import Cell, Progress, RunSnapshot
 from flbench.run_names import Common, label
 
 #: Cells shown at most.
 MOST_CELLS = 6
+
+
+def running_table(
+    runs: Sequence[RunSnapshot],
+    curves: Curves,
+    ids: Sequence[str] = (),
+    more: Mapping[str, Sequence[str]] | None = None,
+) -> Table:
+    """Return a row for each run that is executed: its name, round, newest number and curve.
+
+    Args:
+        runs: the runs.
+        curves: what they have recorded.
+        ids: their ids, which become the first column.
+        more: further columns, by title.
+    """
+    title, values = headlines(runs)
+    scale, lines = mixed_sparklines([(run.metric, curves.of_run(run.run_id, run.round, run.metric)) for run in runs])
+    table = plain_table()
+    labels = LabelCells([run.label for run in runs])
+    columns: dict[str, Iterable[Any]] = {"running": ids, "": labels} if ids else {"running": labels}
+    columns |= {"round": [f"{run.round}/{run.rounds}" for run in runs], title: values, scale: lines}
+    columns |= more or {}
+    for name, cells in columns.items():
+        right = name in ("round", title, "attempt")
+        table.add_column(name, justify="right" if right else "left", no_wrap=cells is not labels)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*(visible(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
+
+
+def headlines(shown: Sequence[RunSnapshot]) -> tuple[str, list[str]]:
+    """Return a column of headline numbers with its title; runs of different metrics name theirs in each row."""
+    metrics = {seen.metric for seen in shown}
+    if len(metrics) == 1:
+        return METRICS[shown[0].metric].title, [value(seen.metric, seen.value) for seen in shown]
+    return "reached", [f"{seen.metric} {value(seen.metric, seen.value)}" for seen in shown]
 
 
 def names(experiment: Mapping[str, Any], common: Common) -> tuple[str, str]:
