@@ -35,7 +35,7 @@ class RunSnapshot:
     """One run as it was last read from the store; ``value`` is its headline metric, named ``metric``.
 
     Of a plan that is searched, ``rounds`` is the rung to which it is trained now; at that rung it ``waits`` for the
-    others of its race, or was ``dropped``.
+    others of its race, or was ``dropped``. ``failed_at`` is when its failure was recorded; empty if it was not.
     """
 
     run_id: str
@@ -48,6 +48,7 @@ class RunSnapshot:
     metric: str = "acc"
     waits: bool = False
     dropped: bool = False
+    failed_at: str = ""
 
     @property
     def outcome(self) -> str:
@@ -330,7 +331,9 @@ class Watch:
         self._rounds[index] = max(self._rounds.get(index, 0), min(round, request.rounds))
         log = attempt.log_path if attempt.log_path.exists() else self._worker_log(attempt)
         reached, value = self._rounds[index], record.get(metric)
-        return RunSnapshot(run.run_id, self._label(index), request.rounds, state, reached, value, log, metric)
+        seen = RunSnapshot(run.run_id, self._label(index), request.rounds, state, reached, value, log, metric)
+        failed = state.status in ("failed", "lost")
+        return replace(seen, failed_at=str((attempt.exit() or {}).get("time", ""))) if failed else seen
 
     def _in_race(self, index: int, seen: RunSnapshot) -> RunSnapshot:
         """Return a run that has reached its rung with what the search has decided about it."""

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from flbench.cli.curves import Curves, mixed_sparklines, sparklines
 from flbench.cli.numbers import value
-from flbench.cli.screen import LabelCells, fitting, plain_table
+from flbench.cli.screen import fitting, label_cells, plain_table
 from flbench.config import problem_of
 from flbench.literal import visible
 from flbench.messages import counted
@@ -38,7 +38,7 @@ def running_table(
     title, values = headlines(runs)
     scale, lines = mixed_sparklines([(run.metric, curves.of_run(run.run_id, run.round, run.metric)) for run in runs])
     table = plain_table()
-    labels = LabelCells([run.label for run in runs])
+    labels = label_cells([run.label for run in runs])
     columns: dict[str, Iterable[Any]] = {"running": ids, "": labels} if ids else {"running": labels}
     columns |= {"round": [f"{run.round}/{run.rounds}" for run in runs], title: values, scale: lines}
     columns |= more or {}

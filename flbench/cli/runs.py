@@ -12,7 +12,7 @@ from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.completion import targets
 from flbench.cli.options import MOST_RUNS, JsonOption, OnlyOption, ResultsOption, StoreOption
-from flbench.cli.screen import LabelCells, plain_table, say, wide_console
+from flbench.cli.screen import label_cells, plain_table, say, wide_console
 from flbench.cli.stored_runs import StoredRuns, newest_record, runs_of_files, runs_of_store
 from flbench.config import ALIASES, headline_of
 from flbench.errors import UserError
@@ -146,7 +146,7 @@ def _print(
         table = plain_table(["run", "", "state"], ["round", "result"])
         entries = [Entry.of(run.experiment) for run in runs]
         common = common_fields([Entry.of(run.experiment) for run in chosen])
-        labels = LabelCells([label(entry.experiment, common) for entry in entries])
+        labels = label_cells([label(entry.experiment, common) for entry in entries])
         for run, row, entry, drawn in zip(runs, rows, entries, labels, strict=True):
             metric = headline_of(entry.experiment)
             value = row.get(metric)

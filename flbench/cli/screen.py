@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group
 from rich.live import Live
@@ -79,24 +78,17 @@ def distinct(labels: Sequence[str], width: int) -> list[str]:
         return list(labels)
     shared = set.intersection(*(set(label.split()) for label in labels)) if len({*labels}) > 1 else set()
     texts: dict[str, str] = {}
+    taken: set[str] = set()
     for label in dict.fromkeys(labels):
-        rest, number, mark = _without(label, shared), 1, ""
-        while (text := _cut(rest, width - len(mark)) + mark) in texts.values():
+        words = ["…" if word in shared else word for word in label.split()]
+        rest = " ".join(word for word, before in zip(words, ["", *words], strict=False) if not word == before == "…")
+        number, mark = 1, ""
+        while (text := _cut(rest, width - len(mark)) + mark) in taken:
             number += 1
             mark = f"~{number}"
+        taken.add(text)
         texts[label] = text
     return [texts[label] for label in labels]
-
-
-def _without(label: str, shared: set[str]) -> str:
-    """Return a label without some words, and an ellipsis for those that were before or between the others."""
-    kept: list[str] = []
-    for word in label.split():
-        if word not in shared:
-            kept.append(word)
-        elif kept[-1:] != ["…"]:
-            kept.append("…")
-    return " ".join(kept)
 
 
 def _cut(text: str, width: int) -> str:
@@ -105,39 +97,34 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: max(0, width - 1 - tail)]}…{text[len(text) - tail :]}"
 
 
-class LabelCells:
-    """The cells of a column of labels; where the column is narrow, they are shortened as ``distinct`` does."""
-
-    def __init__(self, labels: Sequence[str]) -> None:
-        self._labels = [visible(label) for label in labels]
-        self._at: dict[int, list[str]] = {}
-
-    def __iter__(self) -> Iterator[LabelCell]:
-        return (LabelCell(self, index) for index in range(len(self._labels)))
-
-    def text(self, index: int, width: int) -> str:
-        """Return one label in a column of some characters."""
-        if width not in self._at:
-            self._at[width] = distinct(self._labels, width)
-        return self._at[width][index]
-
-    def length(self, index: int) -> int:
-        """Return the length of a whole label."""
-        return len(self._labels[index])
-
-
 @dataclass(frozen=True)
 class LabelCell:
-    """One label of a column."""
+    """One label of a column, which shortens its labels as ``distinct`` does where it is narrow.
 
-    column: LabelCells
+    Attributes:
+        labels: those of the whole column.
+        index: the place of this one.
+        shortened: the labels at each width so far; the cells of a column share it.
+    """
+
+    labels: Sequence[str]
     index: int
+    shortened: dict[int, list[str]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        yield Text(self.column.text(self.index, options.max_width), no_wrap=True, overflow="ellipsis")
+        width = options.max_width
+        if width not in self.shortened:
+            self.shortened[width] = distinct(self.labels, width)
+        yield Text(self.shortened[width][self.index], no_wrap=True, overflow="ellipsis")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(1, max(1, self.column.length(self.index)))
+        return Measurement(1, max(1, len(self.labels[self.index])))
+
+
+def label_cells(labels: Iterable[str]) -> list[LabelCell]:
+    """Return the cells of a column of labels."""
+    shown, shortened = list(map(visible, labels)), dict[int, list[str]]()
+    return [LabelCell(shown, index, shortened) for index in range(len(shown))]
 
 
 def can_redraw(console: Console) -> bool:
@@ -152,42 +139,35 @@ def live_area(console: Console) -> AbstractContextManager[Live | None]:
     return nullcontext()
 
 
-class Screen:
-    """Shows tables and lines; with ``redraws`` in place of the earlier ones, of which the last stay."""
+@contextmanager
+def screen(*, redraws: bool) -> Iterator[tuple[Console, Callable[[Iterable[Table | str]], None]]]:
+    """Yield standard output and a function that shows tables and lines on it.
 
-    def __init__(self, *, redraws: bool) -> None:
-        self.console = wide_console()
-        self._live_area = live_area(self.console) if redraws else nullcontext()
-        self._live: Live | None = None
-        self._parts: list[Table | str] = []
-        self._shown = 0
+    With ``redraws`` they are drawn in place of the earlier ones, of which the last stay; else below them.
+    """
+    console = wide_console()
+    shown: list[list[Table | str]] = []
+    with live_area(console) if redraws else nullcontext() as live:
 
-    def __enter__(self) -> Self:
-        self._live = self._live_area.__enter__()
-        return self
+        def show(parts: Iterable[Table | str]) -> None:
+            shown.append(list(parts))
+            if live is None:
+                _print(console, ["", *shown[-1]] if len(shown) > 1 else shown[-1])
+                return
+            drawn = (Text(visible(part)) if isinstance(part, str) else part for part in shown[-1])
+            live.update(Group(*drawn), refresh=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live_area.__exit__(kind, error, trace)
-        if self._live:
-            self._print()
+        try:
+            yield console, show
+        finally:
+            if live is not None:
+                live.stop()
+                _print(console, shown[-1] if shown else [])
 
-    def show(self, parts: Iterable[Table | str]) -> None:
-        """Show something new."""
-        self._parts = list(parts)
-        if self._live:
-            drawn = (Text(visible(part)) if isinstance(part, str) else part for part in self._parts)
-            self._live.update(Group(*drawn), refresh=True)
-            return
-        if self._shown:
-            say(self.console, "")
-        self._print()
-        self._shown += 1
 
-    def _print(self) -> None:
-        for part in self._parts:
-            if isinstance(part, str):
-                say(self.console, part)
-            else:
-                self.console.print(part)
+def _print(console: Console, parts: Iterable[Table | str]) -> None:
+    for part in parts:
+        if isinstance(part, str):
+            say(console, part)
+        else:
+            console.print(part)

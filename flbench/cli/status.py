@@ -17,7 +17,7 @@ from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.completion import sweeps
 from flbench.cli.curves import Curves
 from flbench.cli.options import JsonOption, StoreOption, public_path
-from flbench.cli.screen import Screen
+from flbench.cli.screen import screen
 from flbench.cli.status_tables import status_parts
 from flbench.cli.sweep_status import SingleRuns, SweepStatus, rounded
 from flbench.cli.targets import expect_plans
@@ -71,7 +71,7 @@ def status(
     single, curves = SingleRuns(opened), Curves(opened)
     with (
         ends_quietly(),
-        Screen(redraws=watch and not as_json) as screen,
+        screen(redraws=watch and not as_json) as (console, show),
         _page(opened, watched, html, spec) as page,
     ):
         while True:
@@ -99,8 +99,8 @@ def status(
                 facts |= {"sweeps": [one.json() for one in watched]}
                 print_json(facts | ({"single": single.json()} if spec is None else {}))
             else:
-                parts = status_parts(opened, shown, curves, width=screen.console.width)
-                screen.show(parts if html is None else [*parts, f"page: {html}"])
+                parts = status_parts(opened, shown, curves, width=console.width)
+                show(parts if html is None else [*parts, f"page: {html}"])
             if page is not None:
                 page.read(shown)
             if not watch or not any(one.goes_on for one in shown):

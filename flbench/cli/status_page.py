@@ -129,18 +129,18 @@ class StatusPage:
 
     def _failures(self, shown: Sequence[SweepStatus]) -> Iterator[Block]:
         kinds = failures_by_kind(failure for sweep in shown for failure in sweep.failures)
-        failures = [(kind, failure) for kind, found in kinds.items() for failure in found]
+        failures = [(kind, seen) for kind, found in kinds.items() for seen in found]
         if not failures:
             return
         yield Heading(2, "Failed")
         rows = [
             (
-                Entry(failure.seen.label),
-                self._log(failure.seen.run_id, failure.seen.log),
+                Entry(seen.label),
+                self._log(seen.run_id, seen.log),
                 Entry(kind),
-                Entry(failure.seen.state.message.partition("\n")[0] or "no message"),
+                Entry(seen.state.message.partition("\n")[0] or "no message"),
             )
-            for kind, failure in failures[:MOST_ROWS]
+            for kind, seen in failures[:MOST_ROWS]
         ]
         yield Grid(("run", "log", "failure", "message"), tuple(rows), 4, remarks=1)
         if len(failures) > MOST_ROWS:

@@ -82,9 +82,8 @@ def _running(watched: Sequence[SweepStatus], curves: Curves, *, wide: bool) -> I
 
 def _failures(watched: Sequence[SweepStatus]) -> Iterator[str]:
     for kind, failures in failures_by_kind(failure for one in watched for failure in one.failures).items():
-        when = f", the last at {failures[0].time}" if failures[0].time else ""
+        when = f", the last at {failures[0].failed_at}" if failures[0].failed_at else ""
         yield f"{len(failures)} {kind}{when}:"
-        for failure in failures[:MOST_FAILURES]:
-            yield f"  {failure.seen.run_id} {news_line(failure.seen)}"
+        yield from (f"  {seen.run_id} {news_line(seen)}" for seen in failures[:MOST_FAILURES])
         if len(failures) > MOST_FAILURES:
             yield f"  and {len(failures) - MOST_FAILURES} more; --json lists all"

@@ -51,18 +51,6 @@ class Running:
         }
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A run that failed or was lost, and when that was recorded (empty if it was not)."""
-
-    seen: RunSnapshot
-    time: str
-
-    def json(self) -> dict[str, Any]:
-        """Return the failure for ``--json``."""
-        return {**_seen_json(self.seen), "time": self.time or None}
-
-
 class SweepStatus:
     """One sweep of a store, read again and again."""
 
@@ -96,10 +84,7 @@ class SweepStatus:
             lease = store.run(seen.run_id).attempts()[-1].lease()
             age = None if lease is None else store.liveness.heartbeat_age(lease)
             self.running.append(Running(seen, lease, age))
-        self.failures: list[Failure] = []
-        for seen in watch.failures():
-            end = None if seen.state.unreadable else store.run(seen.run_id).attempts()[-1].exit()
-            self.failures.append(Failure(seen, str((end or {}).get("time", ""))))
+        self.failures = watch.failures()
 
     @property
     def rounds_per_second(self) -> float | None:
@@ -174,8 +159,8 @@ class SweepStatus:
             "rounds_per_second": rounded(self.rounds_per_second, 3),
             "seconds_left": rounded(self.seconds_left),
             "active": [running.json() for running in self.running],
-            "errors": [{"kind": kind, "runs": len(found), "last": found[0].json()} for kind, found in errors],
-            "failures": [failure.json() for failure in self.failures],
+            "errors": [{"kind": kind, "runs": len(found), "last": _failure_json(found[0])} for kind, found in errors],
+            "failures": list(map(_failure_json, self.failures)),
         }
 
 
@@ -184,18 +169,14 @@ class SingleRuns(SweepStatus):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, Path("single runs"))
-        self._entries: dict[str, Entry] = {}
 
     def _watch(self) -> Watch:
-        planned, reasons = self._store.planned_ids(), Counter[Reason]()
-        for run_id in self._store.run_ids():
-            if run_id not in planned and run_id not in self._entries:
-                found = StoredRun.read(run_id, self._store.run(run_id).experiment)
-                for experiment in readable([found], reasons):
-                    self._entries[run_id] = Entry.of(experiment)
+        store, reasons, planned = self._store, Counter[Reason](), self._store.planned_ids()
+        single = (run_id for run_id in store.run_ids() if run_id not in planned)
+        stored = (StoredRun.read(run_id, store.run(run_id).experiment) for run_id in single)
+        entries = list(map(Entry.of, readable(stored, reasons)))
         self.problem = "\n".join(f"left out: {note}" for note in notes_of(reasons))
-        self._entries = {run_id: entry for run_id, entry in self._entries.items() if run_id not in planned}
-        return Watch(self._store, list(self._entries.values()), 0)
+        return Watch(store, entries, 0)
 
     @property
     def cancelled(self) -> bool:
@@ -213,11 +194,11 @@ class SingleRuns(SweepStatus):
         return {name: value for name, value in whole.items() if name not in ("sweep", "spec_hash", "directory")}
 
 
-def failures_by_kind(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
+def failures_by_kind(failures: Iterable[RunSnapshot]) -> dict[str, list[RunSnapshot]]:
     """Return the failures of each kind, the newest first; the most frequent kind first."""
     kinds = defaultdict(list)
-    for failure in sorted(failures, key=lambda failure: failure.time, reverse=True):
-        kinds[failure.seen.outcome].append(failure)
+    for failure in sorted(failures, key=lambda failure: failure.failed_at, reverse=True):
+        kinds[failure.outcome].append(failure)
     return dict(sorted(kinds.items(), key=lambda item: -len(item[1])))
 
 
@@ -239,6 +220,10 @@ def _seen_json(seen: RunSnapshot) -> dict[str, Any]:
         "message": seen.state.message,
         "log": str(seen.log) if seen.log else None,
     }
+
+
+def _failure_json(seen: RunSnapshot) -> dict[str, Any]:
+    return {**_seen_json(seen), "time": seen.failed_at or None}
 
 
 def rounded(number: float | None, digits: int = 1) -> float | None:

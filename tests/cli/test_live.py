@@ -14,7 +14,7 @@ from flbench.cli.curves import Curves, curve
 from flbench.cli.live import STOPPING, PlainView, live_table, news_line, progress_view, summary_line
 from flbench.cli.numbers import duration, handy, pace
 from flbench.cli.progress_tables import headlines
-from flbench.cli.screen import LabelCells, distinct, plain_table
+from flbench.cli.screen import distinct, label_cells, plain_table
 from flbench.config import Experiment, parse_experiment
 from flbench.progress import Progress, RunSnapshot, Watch
 from flbench.store import Entry, Lease, Result, RunState, Store
@@ -306,7 +306,7 @@ def test_labels_that_differ_stay_different() -> None:
 def test_a_narrow_column_shows_the_seeds() -> None:
     console = Console(width=60, file=StringIO(), color_system=None)
     table = plain_table(["running"], ["round"])
-    for drawn in LabelCells([f"fedavg ln {'very ' * 12}long s{seed}" for seed in (1, 2)]):
+    for drawn in label_cells([f"fedavg ln {'very ' * 12}long s{seed}" for seed in (1, 2)]):
         table.add_row(drawn, "30/200")
     console.print(table)
     shown = console.file.getvalue()  # type: ignore[attr-defined]

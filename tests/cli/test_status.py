@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from flbench.cli import app
 from flbench.cli.curves import sparklines
 from flbench.cli.numbers import percent
-from flbench.cli.screen import Screen
+from flbench.cli.screen import screen
 from flbench.cli.sweep_status import SweepStatus
 from flbench.errors import StoreUnusable, UserError
 from flbench.progress import STATES, Progress
@@ -281,9 +281,9 @@ def test_a_watched_terminal_is_drawn_in_place_and_keeps_the_end(store: Store, mo
     console = Console(width=100, force_terminal=True, file=(file := StringIO()))
     monkeypatch.setattr("flbench.cli.screen.wide_console", lambda: console)
     monkeypatch.delenv("TERM", raising=False)
-    with Screen(redraws=True) as screen:
-        screen.show(["first", "line"])
-        screen.show(["second"])
+    with screen(redraws=True) as (_, show):
+        show(["first", "line"])
+        show(["second"])
     text = file.getvalue()
     assert text.index("first") < text.index("\x1b[1A") < text.index("second"), "what was there is gone over again"
     assert text.endswith("second\n")
