@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -258,29 +258,28 @@ class Watch:
             sum(request.rounds for request in self._requests) if self._races is None else self._races.expected_rounds()
         )
         speed = self._measure_speed(rounds_done if rounds_total else len(self.ended))
-        dropped = sum(seen.dropped for seen in self.ended.values())
-        done = [seen for seen in self.ended.values() if seen.state.status == "done" and not seen.dropped]
-        failed = [seen for seen in self.ended.values() if seen.state.status != "done"]
+        failed = self.failures()
+        counts = Counter("failed" if seen.state.status == "failed" else seen.outcome for seen in self.ended.values())
         return Progress(
             total=len(self._entries),
-            done=len(done),
-            diverged=sum(seen.outcome == "diverged" for seen in done),
+            done=counts["done"] + counts["diverged"],
+            diverged=counts["diverged"],
+            dropped=counts["dropped"],
             failed=len(failed),
+            lost=counts["lost"],
             pending=pending,
+            waiting=waiting,
+            out_of_memory=out_of_memory,
             rounds_done=rounds_done,
             rounds_total=rounds_total,
+            rounds_given_up=sum(seen.rounds - seen.round for seen in failed),
             rounds_per_second=speed if rounds_total else None,
             runs_per_second=None if rounds_total else speed,
+            seconds_per_round=self._seconds_per_round(),
             active=tuple(active),
             news=tuple(news),
-            workers=workers,
-            out_of_memory=out_of_memory,
-            rounds_given_up=sum(seen.rounds - seen.round for seen in failed),
             ended=self.ended,
-            dropped=dropped,
-            waiting=waiting,
-            seconds_per_round=self._seconds_per_round(),
-            lost=sum(seen.state.status == "lost" for seen in failed),
+            workers=workers,
             plan=self._entries,
             cells=self._cells.values(),
             common=self.common,

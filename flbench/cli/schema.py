@@ -13,104 +13,102 @@ Schema = dict[str, Any]
 
 
 def sweep_schema() -> Schema:
-    """Return the JSON Schema of a sweep file, with every installed component."""
+    """Return the JSON Schema of a sweep file, with every installed component.
+
+    Pydantic's schema of ``SweepSpec`` leaves the fields of experiments open, since a plug-in may add components; here
+    they are filled in, as are the shorter forms that a file may have (one value in place of a list of one).
+    """
     whole = SweepSpec.model_json_schema(by_alias=True)
     parts = whole["$defs"]
-    fields = _fields()
+    fields, of_kinds = _fields(), _of_kinds()
     parts |= {f"field.{path}": field for path, field in fields.items()}
-    of_kinds = _of_kinds()
     parts |= {f"{kind}.{path}": field for kind, own in of_kinds.items() for path, field in own.items()}
-    parts["values"] = {
-        **_mapping(fields, lambda field: field),
-        "allOf": [_where_kind(*each) for each in of_kinds.items()],
-    }
-    parts["conditions"] = _mapping(fields, _one_or_list)
-    parts["axes"] = _mapping(fields, lambda field: {"anyOf": [_list_of(field), _GENERATOR]})
-    for owner, key, mapping in (
-        (whole, "base", "values"),
-        (whole, "axes", "axes"),
-        (whole, "zip", "axes"),
-        (parts["Grid"], "set", "values"),
-        (parts["Grid"], "axes", "axes"),
-        (parts["Grid"], "zip", "axes"),
-        (parts["Override"], "if", "conditions"),
-        (parts["Override"], "set", "values"),
-        (parts["Report"], "baseline", "conditions"),
-    ):
-        _replace(owner, key, {"$ref": f"#/$defs/{mapping}"})
-    parts["between"] = {**_mapping(fields, _two), "minProperties": 1, "maxProperties": 1}
-    parts["contrast"] = _contrast(fields)
-    _replace(parts["Report"], "contrasts", _one_or_list({"$ref": "#/$defs/contrast"}, fewest=0))
-    _replace(parts["Report"], "headline", _one_or_list({"$ref": "#/$defs/conditions"}, fewest=0))
-    _replace(whole, "exclude", _one_or_list({"$ref": "#/$defs/conditions"}, fewest=0))
-    _replace(whole, "overrides", _one_or_list({"$ref": "#/$defs/Override"}, fewest=0))
-    for owner in (whole, parts["Grid"]):
-        _replace(owner, "seeds", {"anyOf": [_list_of({"type": "integer", "minimum": 0}), _RANGE]})
-    for key in ("rows", "cols"):
-        _replace(parts["Report"], key, _one_or_list({"enum": [path for path in fields if path != "seed"]}, fewest=0))
-    _replace(parts["Search"], "axis", _one_or_list({"type": "string"}))
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "flbench sweep", **whole}
-
-
-def _numbers(count: int, **limits: Any) -> Schema:
-    return {"type": "array", "items": {"type": "number", **limits}, "minItems": count, "maxItems": count}
-
-
-def _only(key: str, value: Schema) -> Schema:
-    return {"type": "object", "properties": {key: value}, "required": [key], "additionalProperties": False}
-
-
-_RANGE = _only("range", {**_numbers(2), "description": "start, stop: whole numbers, stop is not in it"})
-_GENERATOR: Schema = {
-    "anyOf": [
-        _RANGE,
-        _only("linspace", {**_numbers(3), "description": "first, last, n"}),
-        _only("logspace", {**_numbers(3, exclusiveMinimum=0), "description": "first, last, n"}),
+    where_kind = [
+        {
+            "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+            "then": {"properties": {name: _ref(f"{kind}.{name}") for name in own}},
+        }
+        for kind, own in of_kinds.items()
     ]
-}
-
-
-def _list_of(item: Schema) -> Schema:
-    return {"type": "array", "items": item, "minItems": 1}
-
-
-def _one_or_list(item: Schema, fewest: int = 1) -> Schema:
-    return {"anyOf": [item, {**_list_of(item), "minItems": fewest}]}
-
-
-def _replace(owner: Schema, key: str, new: Schema) -> None:
-    """Replace the schema of a property; keep its description."""
-    old = owner["properties"][key]
-    owner["properties"][key] = {"description": old.get("description", ""), **new}
-
-
-def _two(schema: Schema) -> Schema:
-    return {**_list_of(schema), "minItems": 2, "maxItems": 2}
-
-
-def _contrast(fields: dict[str, Schema]) -> Schema:
-    """Return the schema of a planned comparison: values of a field, which to compare with, between which columns."""
-    conditions = _mapping(fields, _one_or_list)["properties"]
-    forms = [
+    conditions = _mapping(fields, _one_or_list)
+    parts["values"] = {**_mapping(fields, lambda field: field), "allOf": where_kind}
+    parts["conditions"] = conditions
+    parts["axes"] = _mapping(fields, lambda field: {"anyOf": [_list_of(field), _GENERATOR]})
+    two = _mapping(fields, lambda field: {**_list_of(field, 2), "maxItems": 2})
+    parts["between"] = {**two, "minProperties": 1, "maxProperties": 1}
+    against = [  # a planned comparison: values of a field, which to compare with, between which columns
         {
             "properties": {
-                path: schema,
-                AGAINST: {"$ref": f"#/$defs/field.{path}"},
-                BETWEEN: {"$ref": "#/$defs/between"},
-                IF: {"$ref": "#/$defs/conditions"},
+                path: form,
+                AGAINST: _ref(f"field.{path}"),
+                BETWEEN: _ref("between"),
+                IF: _ref("conditions"),
             },
             "required": [path, AGAINST],
             "additionalProperties": False,
         }
-        for path, schema in conditions.items()
+        for path, form in conditions["properties"].items()
     ]
-    return {"type": "object", "anyOf": forms}
+    parts["contrast"] = {"type": "object", "anyOf": against}
+    grid = {"set": _ref("values"), "axes": _ref("axes"), "zip": _ref("axes"), "seeds": _SEEDS}
+    rules = {"exclude": _any_number(_ref("conditions")), "overrides": _any_number(_ref("Override"))}
+    axis = {"enum": [path for path in fields if path != "seed"]}
+    report = {
+        "baseline": _ref("conditions"),
+        "contrasts": _any_number(_ref("contrast")),
+        "headline": _any_number(_ref("conditions")),
+        "rows": _any_number(axis),
+        "cols": _any_number(axis),
+    }
+    for owner, forms in (
+        (whole, {"base": grid["set"], "axes": grid["axes"], "zip": grid["zip"], "seeds": _SEEDS, **rules}),
+        (parts["Grid"], grid),
+        (parts["Override"], {"if": _ref("conditions"), "set": _ref("values")}),
+        (parts["Report"], report),
+        (parts["Search"], {"axis": _one_or_list({"type": "string"})}),
+    ):
+        for key, form in forms.items():
+            about = owner["properties"][key].get("description", "")
+            owner["properties"][key] = {"description": about, **form}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "flbench sweep", **whole}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _list_of(item: Schema, fewest: int = 1) -> Schema:
+    return {"type": "array", "items": item, "minItems": fewest}
+
+
+def _one_or_list(item: Schema) -> Schema:
+    return {"anyOf": [item, _list_of(item)]}
+
+
+def _any_number(item: Schema) -> Schema:
+    return {"anyOf": [item, _list_of(item, 0)]}
+
+
+def _space(name: str, count: int, about: str, **limits: Any) -> Schema:
+    numbers = {**_list_of({"type": "number", **limits}, count), "maxItems": count, "description": about}
+    return {"type": "object", "properties": {name: numbers}, "required": [name], "additionalProperties": False}
+
+
+_RANGE = _space("range", 2, "start, stop: whole numbers, stop is not in it")
+_GENERATOR: Schema = {
+    "anyOf": [
+        _RANGE,
+        _space("linspace", 3, "first, last, n"),
+        _space("logspace", 3, "first, last, n", exclusiveMinimum=0),
+    ]
+}
+_SEEDS: Schema = {"anyOf": [_list_of({"type": "integer", "minimum": 0}), _RANGE]}
 
 
 def _mapping(fields: dict[str, Schema], form: Callable[[Schema], Schema]) -> Schema:
     """Return the schema of a mapping of an experiment's fields, each in a form: one value, a list, ..."""
     properties = {
-        path: {"description": field.get("description", ""), **form({"$ref": f"#/$defs/field.{path}"})}
+        path: {"description": field.get("description", ""), **form(_ref(f"field.{path}"))}
         for path, field in fields.items()
         if path != "seed"
     }
@@ -162,15 +160,6 @@ def _of_kinds() -> dict[str, dict[str, Schema]]:
             if name != "kind" and any(other.get(name, schema) != schema for other in own.values())
         }
         for kind, fields in own.items()
-    }
-
-
-def _where_kind(kind: str, fields: dict[str, Schema]) -> Schema:
-    """Return the conditional schema of a mapping that names its kind."""
-    properties = {name: {"$ref": f"#/$defs/{kind}.{name}"} for name in fields}
-    return {
-        "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
-        "then": {"properties": properties},
     }
 
 
