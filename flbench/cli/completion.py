@@ -80,6 +80,8 @@ def shown_names(ctx: typer.Context, incomplete: str) -> list[str]:
     what = str(ctx.params.get("what") or "").removesuffix("s")
     if what == "run":
         return targets(ctx, incomplete) if incomplete else []
+    if what == "partition" and ctx.params["what"] == what:
+        return _fields_after(ctx.params.get("names") or (), incomplete)
     if what == "kind":
         return list(KINDS)
     return next((list(registry.classes) for registry in REGISTRIES if registry.kind == what), [])
@@ -87,7 +89,15 @@ def shown_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def fields(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return completions of FIELD=VALUE for the kind of experiment typed so far: names, then values or the default."""
-    before = [str(word) for word in ctx.params.get("fields") or ()]
+    return _fields_after(ctx.params.get("fields") or (), incomplete)
+
+
+def conditions(incomplete: str) -> list[str]:
+    """Return completions of the FIELD=VALUE of ``--only``, in one word."""
+    return _assignments(incomplete, (), list(KINDS))
+
+
+def _fields_after(before: Sequence[str], incomplete: str) -> list[str]:
     kind = re.search(r"(?:^| )kind ?= ?(\S+)", " ".join(before))  # however the shell splits the words
     kinds = [kind[1]] if kind and kind[1] in KINDS else ["federated"]
     left = before[:-1] if before[-1:] == ["="] else before
@@ -95,11 +105,6 @@ def fields(ctx: typer.Context, incomplete: str) -> list[str]:
         return _values(left[-1], kinds)
     given = {word.partition("=")[0] for word in before}
     return _assignments(incomplete, given, kinds)
-
-
-def conditions(incomplete: str) -> list[str]:
-    """Return completions of the FIELD=VALUE of ``--only``, in one word."""
-    return _assignments(incomplete, (), list(KINDS))
 
 
 def _assignments(incomplete: str, given: Iterable[str], kinds: Sequence[str]) -> list[str]:

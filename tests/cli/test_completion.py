@@ -131,6 +131,12 @@ def test_fields_and_components_in_bash_which_takes_them_apart() -> None:
     assert bash("sweep", "x.yaml", "--only", "method=sca") == ["method=scaffold"]
 
 
+def test_a_partition_is_shown_by_the_fields_of_a_run() -> None:
+    assert bash("show", "partition", "partition", "=", "dir") == ["dirichlet:"]
+    assert {"clients=", "dataset="} <= set(bash("show", "partition", ""))
+    assert {"dirichlet", "iid"} <= set(bash("show", "partitions", "")), "one of the list"
+
+
 def test_fields_are_those_of_the_kind() -> None:
     assert bash("run", "kind", "=", "sharpness", "no") == [
         f"normalized={one}" for one in ("none", "mean-last", "mean-middle", "bn-last", "bn-middle", "bn-all", "ln-all")
