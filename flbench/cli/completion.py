@@ -7,6 +7,7 @@ and ``:`` end a word, completes what follows them as a word of its own.
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -30,21 +31,11 @@ MOST_FOLDERS = 100
 
 def sweep_files(incomplete: str) -> list[str]:
     """Return the YAML files that complete a path; in place of folders the files in them, so that none ends a path."""
-    folder, slash, start = incomplete.rpartition("/")
-    names: list[str] = []
-    with suppress(OSError):
-        found = sorted(path for path in Path(folder + slash).iterdir() if path.name.startswith(start))
-        if not start.startswith("."):
-            found = [path for path in found if not path.name.startswith(".")]
-        names += [path.name for path in found if _is_yaml(path)]
-        for inner in [path for path in found if path.is_dir()][:MOST_FOLDERS]:
-            with suppress(OSError):
-                names += [f"{inner.name}/{path.name}" for path in sorted(inner.iterdir()) if _is_yaml(path)]
-    return [f"{folder}{slash}{name}" for name in names]
-
-
-def _is_yaml(path: Path) -> bool:
-    return path.suffix in (".yaml", ".yml")
+    start = f"{glob.escape(incomplete)}*"
+    folders = sorted(glob.glob(f"{start}/"))[:MOST_FOLDERS]  # noqa: PTH207  a Path would lose the "./" that was typed
+    patterns = [start, *(f"{glob.escape(folder)}*" for folder in folders)]
+    found = (path for one in patterns for path in sorted(glob.glob(one)))  # noqa: PTH207
+    return [path for path in found if path.endswith((".yaml", ".yml"))]
 
 
 def sweeps(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -148,27 +148,29 @@ def estimate(
     A run is taken to be as slow as the median of the measured runs of its kind, data, network, norm, method and work
     per round; if there are none, as slow in proportion to its work as the measured runs on average.
     """
-    measured: dict[tuple[Any, ...], list[float]] = {}
-    rates = []
-    for run in runs:
-        if (seconds := seconds_per_round.get(run.run_id)) is not None:
-            measured.setdefault((*_same_cost(run), _work(run)), []).append(seconds)
-            rates.append(seconds / _work(run))
     if not missing:
         return 0.0
-    if not rates:
+    measured: dict[tuple[Any, ...], list[float]] = {}
+    for run in runs:
+        if (seconds := seconds_per_round.get(run.run_id)) is not None:
+            measured.setdefault(_cost(run), []).append(seconds)
+    if not measured:
         return None
-    rate = fmean(rates)
-    known = {key: median(values) for key, values in measured.items()}
-    costs = ((run, known.get((*_same_cost(run), _work(run)), rate * _work(run))) for run in missing)
-    total = sum(max(1, run.rounds) * a_round for run, a_round in costs)  # without rounds it is measured once
+    rate = fmean(seconds / work for (*_, work), found in measured.items() for seconds in found)
+    known = {cost: median(found) for cost, found in measured.items()}
+    costs = ((run, _cost(run)) for run in missing)
+    total: float = sum(
+        max(1, run.rounds) * known.get(cost, rate * cost[-1]) for run, cost in costs
+    )  # a study has no rounds
     return total / min(workers, len(missing))
 
 
-def _same_cost(run: Experiment) -> tuple[Any, ...]:
+def _cost(run: Experiment) -> tuple[Any, ...]:
+    """Return what runs share whose rounds take equally long; the last is the work of a round."""
     if not isinstance(run, Training):
-        return (run.cell_id,)
-    return run.kind, run.dataset, run.model, run.norm.name, getattr(run, "method", run.norm).name, run.precision
+        return run.cell_id, _work(run)
+    method = getattr(run, "method", run.norm)
+    return run.kind, run.dataset, run.model, run.norm.name, method.name, run.precision, _work(run)
 
 
 def _work(run: Experiment) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,7 @@ from flbench.cli.targets import TargetsArgument, entries_of, find_targets
 from flbench.config import headline_of
 from flbench.literal import visible
 from flbench.regular import open_regular
-from flbench.store import AttemptDir, Entry, RunDir, RunState, Store
+from flbench.store import AttemptDir, Entry, RunState, Store
 from flbench.store.records import parse_records
 
 #: Seconds between two reads of a store that is followed.
@@ -50,43 +50,38 @@ def logs(
     opened = Store(store, create=False)
     targets = find_targets(opened, names)
     entries = list(entries_of(opened, targets.plans, targets.run_ids))
+    of_sweep = bool(targets.plans)
+    logs = [
+        RunLog(opened, entry, f"{entry.run_id} " if len(entries) > 1 else "", follow=follow, terse=of_sweep)
+        for entry in entries
+    ]
     with ends_quietly():
         if follow:
-            _follow(opened, entries, news_only=bool(targets.plans))
-            return
-        for entry in entries:
-            run = opened.run(entry.run_id)
-            prefix = f"{entry.run_id} " if len(entries) > 1 else ""
-            log = RunLog(run, opened.workers, prefix, terse=bool(targets.plans))
-            log.print_news(run.state(entry.request()))
+            _follow(opened, logs, news_only=of_sweep)
+        else:
+            for log in logs:
+                log.print_news(log.state())
 
 
-def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
+def _follow(store: Store, logs: Sequence[RunLog], *, news_only: bool) -> None:
     """Print what is new until every run has ended."""
-    logs: dict[str, RunLog] = {}
     idle_since = time.monotonic()
-    left = entries
-    first = True
+    left, first = logs, True
     while left:
         began = time.monotonic()
         if store.live_workers():
             idle_since = began
         given_up = began - idle_since > PATIENCE
         going_on = []
-        for entry in left:
-            run = store.run(entry.run_id)
-            state = run.state(entry.request())
+        for log in left:
+            state = log.state()
             failed = state.status in ("failed", "lost")
             has_ended = (state.user_fixable or given_up) if failed else state.status == "done"
             if not (first and news_only and state.status != "running"):
-                prefix = f"{entry.run_id} " if len(entries) > 1 else ""
-                rounds, metric = entry.request().rounds, headline_of(entry.experiment)
-                new = RunLog(run, store.workers, prefix, rounds=rounds, metric=metric)
-                log = logs.setdefault(entry.run_id, new)
                 log.print_news(state)
                 has_ended = has_ended and log.ended
             if not has_ended:
-                going_on.append(entry)
+                going_on.append(log)
         left, first = going_on, False
         if left:
             # Reading a large store takes long: leave the disk to the workers for most of the time.
@@ -97,29 +92,26 @@ class RunLog:
     """Prints the logs of one run's attempts as they grow.
 
     Args:
-        run: the run.
-        workers: the store's folder of workers, whose logs say more about an attempt that was lost.
+        store: its store, where the logs of workers say more about an attempt that was lost.
+        entry: the run, and how many rounds are requested.
         prefix: beginning of each line.
-        rounds: number of requested rounds; if given, evaluations are printed, too.
-        metric: the run's headline number.
-        terse: skip attempts that logged nothing and ended well.
+        follow: print evaluations, too.
+        terse: without ``follow``, skip attempts that logged nothing and ended well.
     """
 
     def __init__(
-        self,
-        run: RunDir,
-        workers: Path,
-        prefix: str = "",
-        *,
-        rounds: int | None = None,
-        metric: str = "acc",
-        terse: bool = False,
+        self, store: Store, entry: Entry, prefix: str = "", *, follow: bool = False, terse: bool = False
     ) -> None:
-        self._run, self._workers, self._prefix, self._rounds, self._terse = run, workers, prefix, rounds, terse
-        self._current = 0
+        self._run, self._workers, self._prefix = store.run(entry.run_id), store.workers, prefix
+        self._request, self._metric = entry.request(), headline_of(entry.experiment)
+        self._follow, self._terse = follow, terse and not follow
+        self._current, self._round = 0, -1
         self.ended = True
         self._log, self._metrics = Tail(Path()), Tail(Path())
-        self._round, self._metric = -1, metric
+
+    def state(self) -> RunState:
+        """Return the run's present state."""
+        return self._run.state(self._request)
 
     def print_news(self, state: RunState) -> None:
         """Print what is new; ``state`` is the run's, read just now."""
@@ -149,8 +141,12 @@ class RunLog:
         end = self._run.end_of(attempt)
         for line in self._log.lines():
             self._print(line)
-        if self._rounds is not None:
-            self._print_records(self._rounds)
+        for line in self._metrics.lines() if self._follow else ():
+            for record in parse_records(line.encode() + b"\n"):
+                # A new attempt begins with the records of those before it.
+                if record.get("round", -1) > self._round:
+                    self._round = record["round"]
+                    self._print(record_line(record, self._request.rounds, self._metric))
         if end is not None:
             reached = f" after round {end['round']}" if end.get("round") else ""
             message = f": {end['message']}" if end.get("message") else ""
@@ -166,14 +162,6 @@ class RunLog:
             for line in lines[-LAST_LINES:]:
                 self._print(line)
         self.ended = True
-
-    def _print_records(self, rounds: int) -> None:
-        for line in self._metrics.lines():
-            for record in parse_records(line.encode() + b"\n"):
-                # A new attempt begins with the records of those before it.
-                if record.get("round", -1) > self._round:
-                    self._round = record["round"]
-                    self._print(record_line(record, rounds, self._metric))
 
     def _print(self, line: str) -> None:
         print(self._prefix + visible(line), flush=True)

@@ -20,7 +20,7 @@ from flbench.cli.logs import RunLog
 from flbench.cli.targets import find_plans
 from flbench.config import Experiment
 from flbench.errors import UserError
-from flbench.store import Attempt, CancelMark, Lease, Plan, Store, encode_plan
+from flbench.store import Attempt, CancelMark, Entry, Lease, Plan, Store, encode_plan
 from flbench.worker import Options, work
 from tests.faults.stub import ROOT, OneByOne, execute, experiments, orchestrate, recorded, undisturbed
 from tests.limits import wait_until
@@ -272,7 +272,7 @@ def test_an_attempt_begun_after_the_state_was_read_is_not_lost(
     (one,) = experiments(1)
     claim(store, one).end("interrupted", round=5)
     run = store.run(one.run_id)
-    log = RunLog(run, store.workers, rounds=20)
+    log = RunLog(store, Entry.of(one), follow=True)
     before = run.state(one)
     second = claim(store, one)
     log.print_news(before)
