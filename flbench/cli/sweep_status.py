@@ -95,9 +95,8 @@ class SweepStatus:
         (began, first), (now, done) = self._reads[0], self._reads[-1]
         if done > first and now > began:
             return (done - first) / (now - began)
-        return (
-            progress.workers / progress.seconds_per_round if progress.workers and progress.seconds_per_round else None
-        )
+        seconds = progress.seconds_per_round
+        return progress.workers / seconds if progress.workers and seconds else None
 
     @property
     def seconds_left(self) -> float | None:
