@@ -154,7 +154,7 @@ def test_no_setting_of_matplotlib_and_no_variable_of_a_library_changes_a_figure(
         commands = (
             *(["plot", "curves", "--store", "runs", "--out", f"{into}/curves.{suffix}"] for suffix in ("pdf", "svg")),
             ["report", "--store", "runs", "--figures", f"{into}/all", "--out", f"{into}.md"],
-            ["partition", "show", "partition=iid", "--out", f"{into}/labels.pdf"],
+            ["show", "partition", "partition=iid", "--out", f"{into}/labels.pdf"],
         )
         for command in commands:
             code, _, errors = flbench(folder, *command, **variables)
@@ -169,7 +169,7 @@ def test_no_setting_of_matplotlib_and_no_variable_of_a_library_changes_a_figure(
 
 def test_a_matplotlibrc_that_cannot_be_read_is_named(folder: Path) -> None:
     (folder / "matplotlibrc").write_bytes(b"font.size: \xff")
-    code, _, errors = flbench(folder, "partition", "show", "--out", "labels.svg")
+    code, _, errors = flbench(folder, "show", "partition", "--out", "labels.svg")
     assert code == 2
     assert f"matplotlib cannot read a file named matplotlibrc, in {folder} or " in errors
     assert not (folder / "labels.svg").exists()
