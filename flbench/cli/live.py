@@ -16,6 +16,7 @@ from flbench.cli.curves import Curves
 from flbench.cli.numbers import duration, handy, named, pace
 from flbench.cli.progress_tables import MOST_CELLS, best_cells, running_table
 from flbench.cli.screen import live_area, say
+from flbench.literal import visible
 from flbench.messages import counted
 from flbench.progress import Progress, RunSnapshot
 from flbench.store import Store
