@@ -71,10 +71,12 @@ class Halving:
         120
         """
         standings = standings or race.start
+        # exact: whole numbers
         decided = sum(standing.rung * len(seeds) for standing, seeds in zip(standings, race.candidates, strict=True))
         now = max(standing.rung for standing in standings if not standing.dropped)
-        seeds = Fraction(sum(map(len, race.candidates)), len(race.candidates))
+        seeds = Fraction(sum(map(len, race.candidates)), len(race.candidates))  # exact: whole numbers
         ahead = zip(self.sizes(race)[1:], race.rungs, race.rungs[1:], strict=False)
+        # exact: whole numbers
         return decided + round(seeds * sum(size * (after - rung) for size, rung, after in ahead if rung >= now))
 
     def problem_of(self, experiment: Mapping[str, Any]) -> str:

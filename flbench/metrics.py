@@ -82,6 +82,7 @@ def _over_clients(accuracies: list[float | None], sizes: list[int]) -> Record:
     mean = _mean_of(tested)
     return {
         "acc": mean,
+        # exact: whole numbers
         "acc_weighted": sum_in_order(a * size for a, size in pairs) / sum(size for _, size in pairs) if pairs else None,
         "acc_worst": min(tested, default=None),
         "acc_sd": (sum_in_order((a - mean) ** 2 for a in tested) / len(tested)) ** 0.5 if mean is not None else None,

@@ -19,25 +19,19 @@ planned without it.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import importlib
-import logging
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Set
 from functools import cache, cached_property
-from importlib.metadata import entry_points
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pydantic
 
-from flbench.errors import PROCESS_ENDS, InvalidComponent, text_of
+from flbench.discovery import Discovery, package_of
+from flbench.errors import InvalidComponent, text_of
 from flbench.messages import explain, format_scalar, hook_at, reason, unknown
-from flbench.plugin_files import CURE, load_plugins
-
-_log = logging.getLogger(__name__)
+from flbench.plugin_files import CURE
 
 
 class UnknownName(KeyError):
@@ -112,17 +106,14 @@ C = TypeVar("C", bound=Component)
 
 
 class Registry(Generic[C]):
-    """The components of one kind, by name; loads its module and its entry points on first use."""
+    """The components of one kind, by name; loads its folder, its entry points and plug-in files on first use."""
 
     def __init__(self, kind: str, module: str, group: str, base: str) -> None:
-        self.kind, self.module, self.group = kind, module, group
+        self.kind = kind
         #: Full name of the class that components derive from. A name, because its module imports this one.
         self.base = base
         self._classes: dict[str, type[C]] = {}
-        #: Why entry points could not be loaded, by their name.
-        self._broken: dict[str, str] = {}
-        #: Hashes of the source code of the packages that entry points name, as it was when they were loaded.
-        self._sources: dict[str, str] = {}
+        self._discovery = Discovery(kind, module, group)
 
     def register(self, name: str) -> Callable[[type[C]], type[C]]:
         """Register a class under ``name``; each name can be registered once.
@@ -159,45 +150,33 @@ class Registry(Generic[C]):
     @cached_property
     def classes(self) -> dict[str, type[C]]:
         """Every registered class by name, in the order of registration; a warning names what cannot be loaded, once."""
-        importlib.import_module(self.module)
-        for point in entry_points(group=self.group):
-            try:
-                point.load()
-                package = point.module.partition(".")[0]
-                self._sources[package] = _source_hash(package)
-            except (Exception, *PROCESS_ENDS) as error:
-                package = f"the package {point.dist.name!r}" if point.dist else "a package"
-                reason = " ".join(text_of(error).split()) or type(error).__name__
-                offer = f"{package} offers the {self.kind} {point.name!r} ({point.value})"
-                self._broken[point.name] = f"{offer}, which cannot be loaded: {reason}"
-                _log.warning("%s; update or uninstall it", self._broken[point.name])
-        self._sources |= {module: _source_hash(module) for module in load_plugins()}
+        self._discovery.load()
         return self._classes
 
     def __getitem__(self, name: str) -> type[C]:
         try:
             return self.classes[name]
         except KeyError:
-            raise UnknownName(self.kind, name, self.classes, self._broken.get(name)) from None
+            raise UnknownName(self.kind, name, self.classes, self._discovery.broken.get(name)) from None
 
     @property
     def has_plugins(self) -> bool:
         """Whether another package has added components."""
-        return bool(self.classes and self._sources)
+        return bool(self.classes and self._discovery.sources)
 
     @property
     def plugin_packages(self) -> Set[str]:
         """The other packages, and the modules of plug-in files, of which components were loaded."""
-        return self._sources.keys()
+        return self._discovery.sources.keys()
 
     def source(self, name: str) -> str:
         """Return the source code behind a component of another package, as ``package=hash``; empty for our own."""
         cls = self.classes.get(name)
-        return f"{_package(cls)}={self._sources[_package(cls)]}" if cls and self.is_plugin(cls) else ""
+        return self._discovery.source_of(cls.__module__) if cls else ""
 
     def is_plugin(self, cls: type[Any]) -> bool:
         """Return whether a class is a component that another package has added."""
-        return cls in self._classes.values() and _package(cls) in self._sources
+        return cls in self._classes.values() and package_of(cls.__module__) in self._discovery.sources
 
     def read(self, raw: Any) -> tuple[type[C], dict[str, Any]]:
         """Return the class that a YAML form names and the fields it gives, names checked and values not.
@@ -258,24 +237,6 @@ class Registry(Generic[C]):
 
 def _full_name(cls: type[Any]) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _package(cls: type[Any]) -> str:
-    return cls.__module__.partition(".")[0]
-
-
-@cache
-def _source_hash(package: str) -> str:
-    """Return the first 16 hex digits of the sha256 over all Python files of an imported package or module."""
-    module, sha = sys.modules[package], hashlib.sha256()
-    folders = [Path(folder) for folder in getattr(module, "__path__", ())]
-    files = [(path.relative_to(folder), path) for folder in folders for path in folder.rglob("*.py")]
-    if not folders and module.__file__:
-        files = [(Path(Path(module.__file__).name), Path(module.__file__))]
-    for name, path in sorted(files):
-        content = path.read_bytes()
-        sha.update(f"{name.as_posix()} {len(content)};".encode() + content)
-    return sha.hexdigest()[:16]
 
 
 def _example(cls: type[Component]) -> str:
@@ -351,7 +312,7 @@ def _type_of(value: Any) -> str:
 METHODS: Registry[Any] = Registry("method", "flbench.methods", "flbench.methods", "flbench.methods.base.Method")
 NORMS: Registry[Any] = Registry("norm", "flbench.models.norms", "flbench.norms", "flbench.models.norms.base.Norm")
 HEADS: Registry[Any] = Registry("head", "flbench.models.heads", "flbench.heads", "flbench.models.heads.base.Head")
-MODELS: Registry[Any] = Registry("model", "flbench.models", "flbench.models", "flbench.models.base.Model")
+MODELS: Registry[Any] = Registry("model", "flbench.models.architectures", "flbench.models", "flbench.models.base.Model")
 DATASETS: Registry[Any] = Registry(
     "dataset", "flbench.data.catalog", "flbench.datasets", "flbench.data.datasets.Dataset"
 )
@@ -376,7 +337,7 @@ def plugin_mistake(error: BaseException) -> str | None:
         registry = next((one for one in (*REGISTRIES, TRACKERS) if one.is_plugin(cls)), None)
         if registry is None:
             continue
-        if frame.f_globals["__name__"].partition(".")[0] != _package(cls):
+        if package_of(frame.f_globals["__name__"]) != package_of(cls.__module__):
             wrong_call = re.match(rf"{re.escape(cls.__qualname__)}\.(\w+)\(\) ", text_of(error))
             hook = wrong_call[1] if isinstance(error, TypeError) and wrong_call else ""
         if hasattr(cls, hook):
@@ -394,6 +355,6 @@ def plugin_place(error: Exception) -> str | None:
     places = [
         f"{frame.f_code.co_filename}:{line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).partition(".")[0] in packages
+        if package_of(str(frame.f_globals.get("__name__"))) in packages
     ]
     return places[-1] if places else None

@@ -62,7 +62,7 @@ class RecordedRounds:
     def __init__(self, group: RunGroup, executor: StackedExecutor, record: Recorder) -> None:
         self.group = group
         self._executor, self._record = executor, record
-        self._clients = sum(group.sizes)
+        self._clients = sum(group.sizes)  # exact: whole numbers
         self._prefetcher = Prefetcher(group.runs, group.runs[0].counts_NY.device)
         self._prepare()
 

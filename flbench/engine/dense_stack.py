@@ -123,7 +123,7 @@ class DenseStack:
 
     def __init__(self, layers: Sequence[DenseLayer]) -> None:
         made = [_layer(path, module, first=number == 0) for number, (path, module) in enumerate(layers)]
-        behind = sum(path in ("head", "logits") for path, _ in layers)
+        behind = sum(path in ("head", "logits") for path, _ in layers)  # exact: whole numbers
         self._trunk, self._head = made[:-behind], made[-behind:]
 
     def forward(self, params: Tree, buffers: Tree, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,7 +51,7 @@ class _StackContext(Context):
     def norm(self, tree: Tree) -> Any:
         """The norm of each client (N,)."""
         flat = [leaf.reshape(-1, leaf.shape[-1]) for leaf in tree.values()]
-        squares: Any = sum(torch.linalg.vector_norm(leaf, dim=0) ** 2 for leaf in flat)
+        squares: Any = sum(torch.linalg.vector_norm(leaf, dim=0) ** 2 for leaf in flat)  # exact: tensors
         return squares.sqrt()
 
 

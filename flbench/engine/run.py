@@ -124,10 +124,10 @@ class Run:
 
     def _weights(self, cohort: Rows) -> NDArray[np.float64]:
         sizes, steps = [len(self.rows[client]) for client in cohort], [self.steps[client] for client in cohort]
-        total = sum(sizes)
+        total = sum(sizes)  # exact: whole numbers
         share = [size / total for size in sizes]
         deltas = self.method.delta_weights(share, steps, self.setup.sgd.momentum)
-        mean = sum(map(len, self.rows)) / len(self.rows)
+        mean = sum(map(len, self.rows)) / len(self.rows)  # exact: whole numbers
         relative = [size / mean for size in sizes]
         return np.array([share, deltas, self.method.message_weights(share), steps, relative], dtype=np.float64)
 

@@ -146,6 +146,7 @@ def server_round(
     """
     sent = broadcasts(group, states)
     tallies = [_Tally(*own) for own in zip(group.runs, states, sent, keep_clients, strict=True)]
+    # exact: whole numbers
     for positions, result in train(sum(group.sizes), lambda at: chunk_job(group, states, sent, inputs, at)):
         parts = group.parts(positions)
         for part in parts:
@@ -164,7 +165,7 @@ def _round_of(group: RunGroup, inputs: RoundInputs, run: int) -> int | Tensor:
     """The number of a run's round: plain where the host knows it."""
     if inputs.rounds is not None:
         return inputs.rounds[run]
-    return inputs.round_N[sum(group.sizes[:run])].to(group.runs[run].setup.images.dtype)
+    return inputs.round_N[sum(group.sizes[:run])].to(group.runs[run].setup.images.dtype)  # exact: whole numbers
 
 
 def chunk_job(
@@ -379,7 +380,7 @@ def is_averaged(leaf: Tensor) -> bool:
 
 def tree_bytes(tree: Tree) -> int:
     """Return the size of all leaves."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree.values())
+    return sum(leaf.numel() * leaf.element_size() for leaf in tree.values())  # exact: whole numbers
 
 
 def _cat(trees: Sequence[Tree]) -> Tree:

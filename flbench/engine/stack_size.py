@@ -50,7 +50,7 @@ def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: in
     # The graph of this pass lives until the end of the count, so that no storage comes twice.
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         outputs = network(torch.zeros(samples, *image, dtype=like.dtype, device=like.device))
-    activations = sum(kept.values()) / samples * batch_size
+    activations = sum(kept.values()) / samples * batch_size  # exact: whole numbers
     frozen = _bytes(leaf for name, leaf in initial_trees(network)[1].items() if name in fixed)
     model, taught = _bytes(weights) - frozen, _bytes(outputs) / samples * batch_size
     del outputs
@@ -94,4 +94,4 @@ def clients_that_fit(
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(leaf.numel() * leaf.element_size() for leaf in tensors)
+    return sum(leaf.numel() * leaf.element_size() for leaf in tensors)  # exact: whole numbers

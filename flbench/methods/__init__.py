@@ -1,51 +1,5 @@
-"""Federated methods: ``base`` is the contract (and FedAvg); one file a method or family."""
+"""Federated methods: ``base`` is the contract (and FedAvg); one file a method or family, found by its being here."""
 
-from flbench.methods import (
-    balanced_softmax,
-    base,
-    fedacg,
-    fedaws,
-    fedbn,
-    fedcm,
-    feddecorr,
-    feddyn,
-    fedexp,
-    fedlc,
-    fednova,
-    fedntd,
-    fedopt,
-    fedprox,
-    fedrs,
-    fedsam,
-    local_only,
-    moon,
-    scaffold,
-)
 from flbench.methods.base import Batch, Context, Method, Outputs, ServerContext
 
-__all__ = [
-    "Batch",
-    "Context",
-    "Method",
-    "Outputs",
-    "ServerContext",
-    "balanced_softmax",
-    "base",
-    "fedacg",
-    "fedaws",
-    "fedbn",
-    "fedcm",
-    "feddecorr",
-    "feddyn",
-    "fedexp",
-    "fedlc",
-    "fednova",
-    "fedntd",
-    "fedopt",
-    "fedprox",
-    "fedrs",
-    "fedsam",
-    "local_only",
-    "moon",
-    "scaffold",
-]
+__all__ = ["Batch", "Context", "Method", "Outputs", "ServerContext"]

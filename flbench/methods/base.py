@@ -103,7 +103,7 @@ class Context:
 
     def norm(self, tree: Tree) -> Any:
         """Return the Euclidean norm of a tree of this client, over all of its leaves; elementwise hooks may use it."""
-        squares: Any = sum((leaf**2).sum() for leaf in tree.values())
+        squares: Any = sum((leaf**2).sum() for leaf in tree.values())  # exact: tensors
         return squares.sqrt()
 
 

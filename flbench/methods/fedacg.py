@@ -45,7 +45,7 @@ class FedACG(Method):
 
     def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
         """Return beta/2 times the squared distance to y."""
-        squared: Tensor | float = sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())
+        squared: Tensor | float = sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())  # exact: tensors
         return self.beta / 2 * squared
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:

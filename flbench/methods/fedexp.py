@@ -40,7 +40,7 @@ class FedExP(Method):
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Return the squared length of the client's change as the message."""
-        squared: Any = sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())
+        squared: Any = sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())  # exact: tensors
         return ctx.client, {"squared": squared}
 
     def message_weights(self, share: Sequence[float]) -> Sequence[float]:
@@ -49,7 +49,7 @@ class FedExP(Method):
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         """Extrapolate, and keep a copy of x."""
-        of_mean: Any = sum((d**2).sum() for d in delta.values())
+        of_mean: Any = sum((d**2).sum() for d in delta.values())  # exact: tensors
         step = (message["squared"] / (2 * (of_mean + self.eps))).clamp_min(1)
         return tmap(lambda a, d: a + step * d, x, delta), self.init_server(x)
 

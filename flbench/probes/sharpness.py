@@ -47,7 +47,7 @@ class Sharpness(Probe):
         }
 
     def _largest(self, access: ModelAccess, images: Tensor, client: int = 0) -> float:
-        from flbench.probes import fisher
+        from flbench import fisher
 
         params, buffers = access.model(client)
 

@@ -93,7 +93,7 @@ class GaussianNetwork:
             deltas = torch.autograd.grad(readouts[-1].sum(), readouts)
         with torch.no_grad():
             terms = ((delta @ delta.T) * (h @ h.T + 1) for delta, h in zip(deltas, inputs, strict=True))
-            return readouts[-1].detach(), sum(terms, start=torch.zeros(()).to(x_TD))
+            return readouts[-1].detach(), sum(terms, start=torch.zeros(()).to(x_TD))  # exact: tensors
 
     def _layers(self, params: Tree, x_TD: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each layer's inputs h^(l-1) and what its weights and biases make of them, u^l."""

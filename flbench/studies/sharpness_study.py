@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flbench import fisher
 from flbench.methods.base import Tree
-from flbench.probes import fisher
 from flbench.studies.base import Record, Study
 from flbench.studies.gaussian_network import GaussianNetwork, gaussian_inputs
 from flbench.theory.fisher import LayerNormConstants, largest_with_layer_norm
@@ -108,7 +108,7 @@ class SharpnessOfDraw(Study):
         if len(x_TD) > MOST_SAMPLES or network.widths[-1] > 1 or not network.keeps_samples_apart:
             return fisher.Jacobian(partial(network.outputs, x_TD=x_TD), self.x)
         u_T1, kernel_TT = network.tangent_kernel(self.x, x_TD)
-        parameters = sum(leaf.numel() for leaf in self.x.values())
+        parameters = sum(leaf.numel() for leaf in self.x.values())  # exact: whole numbers
         return fisher.OfReadouts(network.of_readout, u_T1, kernel_TT, parameters=parameters)
 
     def _constants(self) -> Record:

@@ -15,8 +15,8 @@ import torch
 from scipy.sparse.linalg import eigsh
 from torch import Tensor, nn
 
+from flbench import fisher
 from flbench.methods.base import Tree
-from flbench.probes import fisher
 from flbench.studies.gaussian_network import GaussianNetwork, gaussian_inputs
 
 with warnings.catch_warnings():

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from flbench import fisher
 from flbench.methods.base import Tree
 from flbench.models.network import pure_forward
-from flbench.probes import fisher
 from tests.models.networks import images_for, small
 
 

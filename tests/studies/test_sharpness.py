@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flbench.probes import fisher
+from flbench import fisher
 from flbench.studies import sharpness_study
 from flbench.studies.choices import Normalized
 from flbench.studies.gaussian_network import GaussianNetwork, gaussian_inputs

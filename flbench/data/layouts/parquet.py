@@ -63,6 +63,7 @@ class Parquet(Layout):
 
     def counts(self, folder: Path) -> tuple[int, int]:
         """Return the numbers of rows in the shards' footers."""
+        # exact: whole numbers
         train, test = (sum(map(_rows, _shards(folder, prefixes))) for prefixes in (("train",), self.test))
         return train, test
 

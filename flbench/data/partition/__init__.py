@@ -4,19 +4,5 @@ Most say how many samples of each class each client gets, and ``shards.py`` deal
 """
 
 from flbench.data.partition.base import Partition
-from flbench.data.partition.counts import BalancedDirichlet, Classes, Dirichlet, Iid, LabelShards, Quantity
-from flbench.data.partition.domains import DomainClasses, DomainDirichlet
-from flbench.data.partition.given import Given
 
-__all__ = [
-    "BalancedDirichlet",
-    "Classes",
-    "Dirichlet",
-    "DomainClasses",
-    "DomainDirichlet",
-    "Given",
-    "Iid",
-    "LabelShards",
-    "Partition",
-    "Quantity",
-]
+__all__ = ["Partition"]

@@ -48,8 +48,8 @@ class DomainClasses(Partition):
     def problem(self, classes: int, clients: int) -> str | None:
         if len(self.numbers) != clients:
             return f"it has sizes for {len(self.numbers)} clients of a domain, a domain has {clients}"
-        if sum(self.numbers) != classes:
-            return f"{self.sizes} deals {sum(self.numbers)} classes, there are {classes}"
+        if sum(self.numbers) != classes:  # exact: whole numbers
+            return f"{self.sizes} deals {sum(self.numbers)} classes, there are {classes}"  # exact: whole numbers
         return None
 
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:

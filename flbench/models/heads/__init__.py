@@ -4,7 +4,6 @@ The last layer's weight has the name ``head.weight`` in every network that is ma
 not (a buffer). The torch modules are in ``flbench.models.head_layers``.
 """
 
-from flbench.models.heads import projection, unit
 from flbench.models.heads.base import Head
 
-__all__ = ["Head", "projection", "unit"]
+__all__ = ["Head"]

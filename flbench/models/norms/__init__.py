@@ -9,7 +9,6 @@ n(x) = sqrt(d) x / ||x|| scale normalization, n_MV(x) = (x - mu) / sigma mean-va
 s(x) = x - mu the shift.
 """
 
-from flbench.models.norms import batch_statistics, layerwise, output, reduced, scaled, weights
 from flbench.models.norms.base import EPS, Norm
 
-__all__ = ["EPS", "Norm", "batch_statistics", "layerwise", "output", "reduced", "scaled", "weights"]
+__all__ = ["EPS", "Norm"]

@@ -67,7 +67,7 @@ class Jacobian(DualGram):
             self._u_R = torch.zeros_like(self._f_R, requires_grad=True)
             # J^T u as a function of u, whose derivative is J^T.
             self._pulled = self._grad(self._f_R, self._leaves, self._u_R, create_graph=True)
-        self.parameters = sum(leaf.numel() for leaf in self._leaves)
+        self.parameters = sum(leaf.numel() for leaf in self._leaves)  # exact: whole numbers
         self.like = self._f_R.detach()
 
     def transposed_times(self, v_R: Tensor) -> tuple[Tensor, ...]:

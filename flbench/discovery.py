@@ -1,0 +1,78 @@
+"""Where components come from: a folder of this package, the entry points of other packages, and plug-in files."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import logging
+import pkgutil
+import sys
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from flbench.errors import PROCESS_ENDS, text_of
+from flbench.plugin_files import load_plugins
+
+_log = logging.getLogger(__name__)
+
+
+class Discovery:
+    """Imports the modules that register the components of one kind, in the same order everywhere.
+
+    Attributes:
+        broken: why entry points could not be loaded, by their name.
+        sources: hashes of the source code of other packages and plug-in files, as it was when they were loaded.
+    """
+
+    def __init__(self, kind: str, module: str, group: str) -> None:
+        """Take the name of the kind, the module or the folder of modules here, and the group of entry points."""
+        self.kind, self.module, self.group = kind, module, group
+        self.broken: dict[str, str] = {}
+        self.sources: dict[str, str] = {}
+
+    def load(self) -> None:
+        """Import them all; a warning names each entry point that cannot be loaded.
+
+        Raises:
+            UserError: a plug-in file is missing or raises an error.
+        """
+        here = importlib.import_module(self.module)
+        for found in pkgutil.iter_modules(getattr(here, "__path__", ())):  # sorted by name
+            importlib.import_module(f"{self.module}.{found.name}")
+        for point in entry_points(group=self.group):
+            try:
+                point.load()
+                package = package_of(point.module)
+                self.sources[package] = _source_hash(package)
+            except (Exception, *PROCESS_ENDS) as error:
+                package = f"the package {point.dist.name!r}" if point.dist else "a package"
+                reason = " ".join(text_of(error).split()) or type(error).__name__
+                offer = f"{package} offers the {self.kind} {point.name!r} ({point.value})"
+                self.broken[point.name] = f"{offer}, which cannot be loaded: {reason}"
+                _log.warning("%s; update or uninstall it", self.broken[point.name])
+        self.sources |= {module: _source_hash(module) for module in load_plugins()}
+
+    def source_of(self, module: str) -> str:
+        """Return the source code behind a module of another package, as ``package=hash``; empty for our own."""
+        package = package_of(module)
+        return f"{package}={self.sources[package]}" if package in self.sources else ""
+
+
+def package_of(module: str) -> str:
+    """Return the first part of a module's name."""
+    return module.partition(".")[0]
+
+
+@cache
+def _source_hash(package: str) -> str:
+    """Return the first 16 hex digits of the sha256 over all Python files of an imported package or module."""
+    module, sha = sys.modules[package], hashlib.sha256()
+    folders = [Path(folder) for folder in getattr(module, "__path__", ())]
+    files = [(path.relative_to(folder), path) for folder in folders for path in folder.rglob("*.py")]
+    if not folders and module.__file__:
+        files = [(Path(Path(module.__file__).name), Path(module.__file__))]
+    for name, path in sorted(files):
+        content = path.read_bytes()
+        sha.update(f"{name.as_posix()} {len(content)};".encode() + content)
+    return sha.hexdigest()[:16]
