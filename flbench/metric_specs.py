@@ -1,14 +1,20 @@
 """The metrics: the numbers that runs record, their names, how they are shown, and which end is better.
 
-A new metric is a line of ``METRICS``, and a number in the records (``metrics.py``, or what a study measures). The line
-declares everything that other rooms must know of it: no other list names metrics by their kind.
+A new metric is an entry of ``METRICS``, which declares everything that other rooms must know of it. A number of the
+logits on the test set is a function beside it (``of_logits``); ``metrics.py`` has those that see clients, and studies
+measure their own.
+
+Shape suffixes: M test samples, Y classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Record = Mapping[str, Any]
 
@@ -34,6 +40,8 @@ class Metric:
         of: what it is a number of. A share of the test images has an interval over seeds and test images, seeds that
             can collapse, and tuning budgets.
         recorded: when runs record it; no sweep of trainings ranks by a number of studies.
+        of_logits: its value from the logits (M, Y) and the true classes (M,) of the whole test set; runs without a
+            shared model record the mean over their clients' models. It imports torch inside, if at all.
     """
 
     title: str
@@ -42,6 +50,7 @@ class Metric:
     lower_is_better: bool = False
     of: Of = "test images"
     recorded: Recorded = "always"
+    of_logits: Callable[[Tensor, Tensor], float | None] | None = None
 
     @property
     def is_share(self) -> bool:
@@ -82,11 +91,22 @@ class Metric:
             yield "target", f"expected a share of at most 1, got {target:g}; one percent is 0.01"
 
 
+def _accuracy(logits_MY: Tensor, labels_M: Tensor) -> float | None:
+    return int((logits_MY.argmax(-1) == labels_M).sum()) / len(labels_M) if len(labels_M) else None
+
+
+def _cross_entropy(logits_MY: Tensor, labels_M: Tensor) -> float:
+    from torch.nn.functional import cross_entropy
+
+    exact_MY = (logits_MY.cpu() if logits_MY.is_mps else logits_MY).double()  # MPS has no float64
+    return float(cross_entropy(exact_MY, labels_M.to(exact_MY.device)))
+
+
 #: Every metric by the name under which it is recorded.
 METRICS: Mapping[str, Metric] = {
     "acc": Metric("accuracy", "simple mean over clients of the global model's accuracy on the client's own test shard"),
     "acc_weighted": Metric("weighted accuracy", "mean over clients, weighted by the size of their test shards"),
-    "acc_global": Metric("global accuracy", "accuracy on the whole test set"),
+    "acc_global": Metric("global accuracy", "accuracy on the whole test set", of_logits=_accuracy),
     "acc_worst": Metric("worst client's accuracy", "accuracy of the worst client on its own test shard", of="model"),
     "acc_sd": Metric(
         "spread over clients", "standard deviation of accuracy over clients", lower_is_better=True, of="model"
@@ -103,7 +123,14 @@ METRICS: Mapping[str, Metric] = {
         of="held-out images",
         recorded="with held-out data",
     ),
-    "loss": Metric("test loss", "cross-entropy on the test data", percent=False, lower_is_better=True, of="model"),
+    "loss": Metric(
+        "test loss",
+        "cross-entropy on the test data",
+        percent=False,
+        lower_is_better=True,
+        of="model",
+        of_logits=_cross_entropy,
+    ),
     "train_loss": Metric(
         "training loss", "cross-entropy on the training data", percent=False, lower_is_better=True, of="model"
     ),

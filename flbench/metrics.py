@@ -1,4 +1,4 @@
-"""Accuracy and loss, global, per client and per class, from logits on the test set.
+"""What an evaluation records, from logits on the test set: of clients and classes, and the metrics ``of_logits``.
 
 Every accuracy is a fraction in [0, 1]. Shape suffixes: K models, M test samples, Y classes.
 """
@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from flbench.metric_specs import METRICS
 from flbench.sums import sum_in_order
 
 Record = dict[str, Any]
@@ -29,7 +29,7 @@ def shared_model(logits_MY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) 
         ``acc``, the label-skew paper's number: the simple mean over clients of the accuracy on the client's own shard,
         clients without test data left out (``clients_tested`` remain); ``acc_weighted`` by shard size; ``acc_worst``,
         ``acc_sd`` (ddof 0: these are all the clients there are) and ``clients``, one number a client or None;
-        ``acc_global``, ``loss`` and ``recall`` on the whole test set.
+        ``recall`` and the metrics ``of_logits`` on the whole test set.
 
     >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [2.0, 0.0]])
     >>> labels = torch.tensor([0, 1, 1, 0])
@@ -40,7 +40,7 @@ def shared_model(logits_MY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) 
     correct_M = logits_MY.argmax(-1) == labels_M
     own = [_mean(correct_M[rows]) for rows in shards]
     sizes = [len(rows) for rows in shards]
-    return {**_over_clients(own, sizes), **_on_whole_set(logits_MY, correct_M, labels_M)}
+    return {**_over_clients(own, sizes), **_on_whole_set(logits_MY, labels_M)}
 
 
 def personal_models(logits_KMY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) -> Record:
@@ -51,17 +51,18 @@ def personal_models(logits_KMY: Tensor, labels_M: Tensor, shards: Sequence[Tenso
     reaches 1.
     """
     correct_KM = logits_KMY.argmax(-1) == labels_M
-    whole = [_on_whole_set(logits, correct, labels_M) for logits, correct in zip(logits_KMY, correct_KM, strict=True)]
-    everywhere = [one["acc_global"] for one in whole]
+    whole = [_on_whole_set(logits_MY, labels_M) for logits_MY in logits_KMY]
+    recalls = [one.pop("recall") for one in whole]
+    means = {name: sum_in_order(one[name] for one in whole) / len(whole) for name in whole[0]}
     own = [_mean(correct[rows]) for correct, rows in zip(correct_KM, shards, strict=True)]
     tested = [value for value in own if value is not None]
     return {
-        **_over_clients(everywhere, [1] * len(everywhere)),
-        "acc_global": sum_in_order(everywhere) / len(everywhere),
+        **_over_clients([one["acc_global"] for one in whole], [1] * len(whole)),
+        "acc_global": means.pop("acc_global"),
         "acc_personal": sum_in_order(tested) / len(tested) if tested else None,
         "clients_personal": own,
-        "loss": sum_in_order(one["loss"] for one in whole) / len(whole),
-        "recall": [_mean_of([one["recall"][y] for one in whole]) for y in range(logits_KMY.shape[-1])],
+        **means,
+        "recall": [_mean_of(of_class) for of_class in zip(*recalls, strict=True)],
     }
 
 
@@ -72,7 +73,7 @@ def whole_set(logits_MY: Tensor, labels_M: Tensor) -> Record:
     >>> record["acc"], record["recall"]
     (0.5, [1.0, 0.0])
     """
-    record = _on_whole_set(logits_MY, logits_MY.argmax(-1) == labels_M, labels_M)
+    record = _on_whole_set(logits_MY, labels_M)
     return {"acc": record["acc_global"], **record}
 
 
@@ -91,17 +92,13 @@ def _over_clients(accuracies: list[float | None], sizes: list[int]) -> Record:
     }
 
 
-def _on_whole_set(logits_MY: Tensor, correct_M: Tensor, labels_M: Tensor) -> Record:
+def _on_whole_set(logits_MY: Tensor, labels_M: Tensor) -> Record:
     classes = logits_MY.shape[-1]
     count_Y = torch.bincount(labels_M, minlength=classes)
-    hits_Y = torch.bincount(labels_M[correct_M], minlength=classes)
+    hits_Y = torch.bincount(labels_M[logits_MY.argmax(-1) == labels_M], minlength=classes)
     pairs = zip(hits_Y.tolist(), count_Y.tolist(), strict=True)
-    exact_MY = (logits_MY.cpu() if logits_MY.is_mps else logits_MY).double()  # MPS has no float64
-    return {
-        "acc_global": _mean(correct_M),
-        "loss": float(F.cross_entropy(exact_MY, labels_M.to(exact_MY.device))),
-        "recall": [hits / count if count else None for hits, count in pairs],
-    }
+    metrics = {name: of(logits_MY, labels_M) for name, metric in METRICS.items() if (of := metric.of_logits)}
+    return {**metrics, "recall": [hits / count if count else None for hits, count in pairs]}
 
 
 def _mean(correct: Tensor) -> float | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flbench import metrics
-from flbench.metric_specs import METRICS
+from flbench.metric_specs import METRICS, Metric
 
 
 def logits_for(predicted: list[int], classes: int = 3) -> Tensor:
@@ -55,6 +55,17 @@ def test_whole_set_has_no_client_keys() -> None:
     record = metrics.whole_set(logits_for(PREDICTED), LABELS)
     assert record["acc"] == record["acc_global"] == pytest.approx(4 / 6)
     assert not {"clients", "acc_worst", "acc_weighted"} & record.keys()
+
+
+def test_a_metric_of_the_logits_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    def margin(logits_MY: Tensor, labels_M: Tensor) -> float:
+        return float((logits_MY[torch.arange(len(labels_M)), labels_M]).mean())
+
+    monkeypatch.setitem(METRICS, "margin", Metric("margin", "mean logit of the true class", of_logits=margin))  # type: ignore[arg-type]
+    logits = logits_for(PREDICTED)
+    assert metrics.shared_model(logits, LABELS, SHARDS)["margin"] == metrics.whole_set(logits, LABELS)["margin"]
+    personal = metrics.personal_models(torch.stack([logits, 2 * logits]), LABELS, SHARDS[:2])
+    assert personal["margin"] == pytest.approx(1.5 * 4 * 4 / 6)
 
 
 def test_no_client_has_test_data() -> None:
