@@ -37,9 +37,7 @@ class Discovery:
         Raises:
             UserError: a plug-in file is missing or raises an error.
         """
-        here = importlib.import_module(self.module)
-        for found in pkgutil.iter_modules(getattr(here, "__path__", ())):  # sorted by name
-            importlib.import_module(f"{self.module}.{found.name}")
+        self.load_own()
         for point in entry_points(group=self.group):
             try:
                 point.load()
@@ -52,6 +50,17 @@ class Discovery:
                 self.broken[point.name] = f"{offer}, which cannot be loaded: {reason}"
                 _log.warning("%s; update or uninstall it", self.broken[point.name])
         self.sources |= {module: _source_hash(module) for module in load_plugins()}
+
+    def load_own(self) -> None:
+        """Import those of this package."""
+        here = importlib.import_module(self.module)
+        for found in pkgutil.iter_modules(getattr(here, "__path__", ())):  # sorted by name
+            importlib.import_module(f"{self.module}.{found.name}")
+
+    def before(self, module: str) -> None:
+        """Import those of this package before another package registers one: a name that both have is its mistake."""
+        if package_of(module) != package_of(__name__):
+            self.load_own()
 
     def source_of(self, module: str) -> str:
         """Return the source code behind a module of another package, as ``package=hash``; empty for our own."""

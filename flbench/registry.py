@@ -124,6 +124,7 @@ class Registry(Generic[C]):
         """
 
         def enter(cls: type[C]) -> type[C]:
+            self._discovery.before(cls.__module__)
             if self.base not in map(_full_name, cls.__mro__):
                 raise InvalidComponent(f"{self.kind} {name!r} must derive from {self.base}")
             known = {field.name for field in dataclasses.fields(cls)}

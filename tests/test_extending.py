@@ -16,8 +16,9 @@ from PIL import Image
 
 from flbench.orchestrate import Orchestrator
 from flbench.planning import write_plan
+from flbench.report.figures.drawing import FIGURES
 from flbench.report.figures.kinds import draw, write_figures
-from flbench.report.paper import Paper, figure_kinds
+from flbench.report.paper import figure_kinds
 from flbench.report.runs import collect
 from flbench.run_sources import StoreSource
 from flbench.store import Store
@@ -82,7 +83,8 @@ def draw_squares(root: Path) -> None:
                 image.save(folder / f"{index}.png")
 
 
-def flbench(folder: Path, *arguments: str) -> str:
+def flbench(folder: Path, *arguments: str, code: int = 0) -> str:
+    """Return what a command prints that ends with this exit code."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(folder / "site"),
@@ -91,8 +93,8 @@ def flbench(folder: Path, *arguments: str) -> str:
     }
     command = [sys.executable, "-c", "from flbench.cli import main; main()", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def module(heading: str) -> dict[str, Any]:
@@ -103,20 +105,44 @@ def module(heading: str) -> dict[str, Any]:
     return names
 
 
-def test_the_figure(tmp_path: Path) -> None:
+def test_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "runs")
     for clients, acc in ((5, 0.5), (10, 0.7)):
         finish(store, experiment(clients=clients, partition="iid"), acc)
     board = leaderboard_of(collect(StoreSource(store)), cols=("clients",))
-    kind = module("A figure")["CLIENTS"]
-    names = list(figure_kinds([Paper(figures=(kind,))]))
+    known = dict(FIGURES.kinds)
+    monkeypatch.setattr(FIGURES, "_kinds", known)
+    monkeypatch.setitem(vars(FIGURES), "kinds", known)
+    module("A figure")
+    names = list(figure_kinds([]))
     assert names.index("cost") == names.index("clients") + 1, "in the order of a report"
+    kind = known["clients"]
     (picture,) = write_figures(board, tmp_path, [kind])
     assert picture.svg.name == "clients-digits-mlp.svg" and picture.svg.stat().st_size > 1000
     (drawing,) = draw(board, kind)
     (line,) = drawing.figure.axes[0].lines
     assert np.array(line.get_data()).tolist() == [[5, 10], [50, 70]]
     assert list(draw(leaderboard_of(collect(StoreSource(Store(tmp_path / "none")))), kind)) == []
+
+
+@pytest.mark.slow
+def test_a_figure_as_a_plug_in(tmp_path: Path) -> None:
+    source = PAGE.partition("## A figure\n")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "figure.py").write_text(source)
+    (tmp_path / "faulty.py").write_text(source.replace('"clients"', '"faulty"').replace("100 *", "1 / 0 *"))
+    (tmp_path / "taken.py").write_text(source.replace('"clients"', '"gains"'))
+    for clients, acc in ((5, 0.5), (10, 0.7)):
+        finish(Store(tmp_path / "runs"), experiment(clients=clients, partition="iid"), acc)
+    drawn = ("plot", "clients", "--store", "runs", "--out", "out.svg")
+    flbench(tmp_path, "--plugin", "figure.py", *drawn)
+    assert (tmp_path / "out.svg").stat().st_size > 1000
+    line = 1 + source[: source.index("100 *")].count("\n")
+    for arguments, message in (
+        (drawn, "unknown kind of figure 'clients'"),
+        (("--plugin", "faulty.py", "plot", "faulty", *drawn[2:]), f"faulty.py:{line}: the figure 'faulty' raised Zero"),
+        (("--plugin", "taken.py", *drawn), "taken.py:9: figure 'gains' is registered twice, in flbench.report"),
+    ):
+        assert message in flbench(tmp_path, *arguments, code=2)
 
 
 @pytest.mark.slow

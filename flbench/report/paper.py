@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from flbench.errors import UserError
 from flbench.report.board import Section
 from flbench.report.claims import Chapter
-from flbench.report.figures.drawing import FigureKind
-from flbench.report.figures.kinds import GENERAL
+from flbench.report.figures.drawing import FIGURES, FigureKind
 from flbench.report.runs import Collection, Run
 from flbench.report.supplement import Supplement
 
@@ -32,6 +32,13 @@ class Paper:
 
 
 def figure_kinds(papers: Sequence[Paper]) -> Mapping[str, FigureKind]:
-    """Return the general kinds of figures and those of papers by name, in the order of a report."""
-    kinds = [*GENERAL, *(kind for paper in papers for kind in paper.figures)]
+    """Return the general kinds of figures and those of papers by name, in the order of a report.
+
+    Raises:
+        UserError: a plug-in has a figure with the name of a paper's, or raises an error.
+    """
+    of_papers = {kind.name: kind for paper in papers for kind in paper.figures}
+    if taken := sorted(of_papers.keys() & FIGURES.kinds.keys()):
+        raise UserError(f"the figure {taken[0]!r} of a plug-in has the name of one of flbench; give it another name")
+    kinds = [*FIGURES.kinds.values(), *of_papers.values()]
     return {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.order)}

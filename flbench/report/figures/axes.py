@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, grouped
-from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.drawing import FIGURES, Drawing, file_name
 from flbench.report.figures.rows import leading, shown_text, spread_text
 from flbench.report.figures.style import (
     PANEL,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 FEWEST = 3
 
 
+@FIGURES.register("lr", "the metric over the learning rate", order=20)
 def over_lr(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a section: the metric over the learning rate, a panel a column, a line a row."""
     for section in board.sections:
@@ -43,6 +44,7 @@ def over_lr(board: Leaderboard) -> Iterator[Drawing]:
         yield from _draw(section, cells, "lr", "lr", lambda cell: cell.training.lr, "learning rate", over)
 
 
+@FIGURES.register("dirichlet", "the metric over Dirichlet's beta", order=30)
 def over_beta(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a section: the metric over Dirichlet's beta; the iid partition, if there is one, at its end."""
     for section in board.sections:

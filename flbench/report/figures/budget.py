@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from flbench.report.board import Leaderboard, Section
 from flbench.report.budget import Budget, Budgets
 from flbench.report.cells import grouped
-from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.drawing import FIGURES, Drawing, file_name
 from flbench.report.figures.rows import leading, shown_text
 from flbench.report.figures.style import (
     is_lowest,
@@ -25,6 +25,7 @@ from flbench.report.figures.style import (
 MOST_PANELS, _ACROSS, _PANEL = 8, 4, (2.0, 1.9)
 
 
+@FIGURES.register("budget", "the expected value over the number of tried settings", order=6, on_first_page=True)
 def budget(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a section: a panel a column, a line a row."""
     for section in board.sections:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flbench.report.board import Details, Leaderboard, Section
 from flbench.report.costs import Reached
-from flbench.report.figures.drawing import Drawing, table_file_name, titles_of
+from flbench.report.figures.drawing import FIGURES, Drawing, table_file_name, titles_of
 from flbench.report.figures.rows import leading, shown_text
 from flbench.report.figures.style import GREY, LineStyle, no_math, panels, row_styles, set_panel_title, set_title
 from flbench.report.ticks import Tick, place_label
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _PANEL = 3.0
 
 
+@FIGURES.register("cost", "bytes until the target", order=70)
 def cost(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a table with a target: a panel for each column in which some row reaches it, a line a row."""
     for section in board.sections:

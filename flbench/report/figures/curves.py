@@ -14,7 +14,7 @@ from flbench.config import Federated, Training
 from flbench.metric_specs import value_of
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, grouped, summarize
-from flbench.report.figures.drawing import Drawing, file_name, titles_of
+from flbench.report.figures.drawing import FIGURES, Drawing, file_name, titles_of
 from flbench.report.figures.rows import leading, shown_text, spread_text
 from flbench.report.figures.style import (
     PANEL,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _MARKS = 8
 
 
+@FIGURES.register("curves", "the metric over rounds, with bands", order=10)
 def over_rounds(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a table: a panel a column, a line a row, a band of one standard deviation over seeds."""
     for section in board.sections:
@@ -99,6 +100,7 @@ class _Column:
     cells: Mapping[tuple[str, Tick], Cell]
 
 
+@FIGURES.register("data", "centralized and federated training over the samples seen", order=40)
 def over_data(board: Leaderboard) -> Iterator[Drawing]:
     """Yield one figure per section with centralized runs: a panel per column, and one of centralized training.
 

@@ -6,10 +6,13 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flbench.discovery import Discovery
+from flbench.errors import InvalidComponent
 from flbench.report.board import Section
 from flbench.report.tables import Table
 
@@ -40,6 +43,10 @@ class Drawing:
     few_colors: bool = False  # whether pictures inside its SVG file have a palette: a quarter of the bytes
 
 
+#: Draws a leaderboard's figures of one kind; none where the runs do not support it.
+Draw = Callable[..., Iterator[Drawing]]
+
+
 @dataclass(frozen=True)
 class FigureKind:
     """A kind of figure.
@@ -47,7 +54,7 @@ class FigureKind:
     Attributes:
         name: in one word.
         shows: what it shows.
-        draw: draws a leaderboard's figures of this kind; none where the runs do not support it.
+        draw: draws them from a leaderboard.
         order: position among the figures of a section, ascending.
         reads_data: whether ``draw`` takes the folder of the data sets as its second argument.
         on_first_page: whether the first figure of this kind is one of the few on the first page.
@@ -55,10 +62,51 @@ class FigureKind:
 
     name: str
     shows: str
-    draw: Callable[..., Iterator[Drawing]]
+    draw: Draw
     order: int = 100
     reads_data: bool = False
     on_first_page: bool = False
+
+
+class Figures:
+    """The kinds of figures that belong to no paper: those of this folder, of other packages and of plug-in files."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, FigureKind] = {}
+        self._discovery = Discovery("figure", "flbench.report.figures", "flbench.figures")
+
+    def register(
+        self, name: str, shows: str, *, order: int = 100, reads_data: bool = False, on_first_page: bool = False
+    ) -> Callable[[Draw], Draw]:
+        """Register the decorated function as what draws a kind of figure; the arguments are those of ``FigureKind``.
+
+        Returns:
+            The decorator. It raises InvalidComponent for a name that is taken.
+        """
+
+        def enter(draw: Draw) -> Draw:
+            self._discovery.before(draw.__module__)
+            taken = self._kinds.setdefault(name, FigureKind(name, shows, draw, order, reads_data, on_first_page))
+            if taken.draw is not draw:
+                places = f"{taken.draw.__module__} and {draw.__module__}"
+                raise InvalidComponent(f"figure {name!r} is registered twice, in {places}")
+            return draw
+
+        return enter
+
+    @cached_property
+    def kinds(self) -> Mapping[str, FigureKind]:
+        """Every kind by name; a warning names what cannot be loaded, once."""
+        self._discovery.load()
+        return self._kinds
+
+    def is_plugin(self, kind: FigureKind) -> bool:
+        """Return whether another package or a plug-in file draws these figures."""
+        return bool(self._discovery.source_of(kind.draw.__module__))
+
+
+#: Loaded on first use.
+FIGURES = Figures()
 
 
 def save(drawing: Drawing, directory: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import grouped
-from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.drawing import FIGURES, Drawing, file_name
 from flbench.report.figures.phase import mapped
 from flbench.report.figures.style import LineStyle, color_numbers, line_style, no_math, scale_of, set_title
 from flbench.report.planned import Planned
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 WIDTH, _LINE, _GAP, _AROUND = 7.6, 0.14, 0.1, 0.5
 
 
+@FIGURES.register("gains", "planned comparisons with their intervals", order=4, on_first_page=True)
 def gains(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure for each value that others are compared with.
 

@@ -11,7 +11,7 @@ import numpy as np
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, gap_text
-from flbench.report.figures.drawing import Drawing, table_file_name, titles_of
+from flbench.report.figures.drawing import FIGURES, Drawing, table_file_name, titles_of
 from flbench.report.figures.style import (
     COLOR_MAP,
     GREY,
@@ -36,6 +36,7 @@ _FULL = 0.8
 _CELL, _ACROSS, _NARROWEST = (0.85, 0.5), 3, 1.5
 
 
+@FIGURES.register("heatmap", "method x norm as colours", order=50)
 def heatmap(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a table whose rows have two axes with two values or more; a map a column.
 

@@ -17,7 +17,7 @@ from flbench.data.datasets import load_named
 from flbench.data.shards import LabelCounts, Shards, count_labels, shards_of
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
-from flbench.report.figures.drawing import FORMATS, Drawing, file_name, save_as
+from flbench.report.figures.drawing import FIGURES, FORMATS, Drawing, file_name, save_as
 from flbench.report.figures.style import STYLE, matplotlib_style
 from flbench.report.ticks import tick
 
@@ -30,6 +30,7 @@ _TRAIN, _TEST = "#0072B2", "#E69F00"
 _CELL, _WIDEST, _HIGHEST = 0.36, 12.0, 16.0
 
 
+@FIGURES.register("labels", "samples of each class that each client holds", order=80, reads_data=True)
 def labels(board: Leaderboard, root: Path | None = None) -> Iterator[Drawing]:
     """Yield one figure per partition, of its first seed; partitions of data that are not in ``root`` are omitted.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import grouped
-from flbench.report.figures.drawing import Drawing
+from flbench.report.figures.drawing import FIGURES, Drawing
 from flbench.report.figures.gains import WIDTH, add_legend, draw_panel, height_of, legend_text, styles_of
 from flbench.report.figures.style import no_math, set_title
 from flbench.report.headline import answers, headline
@@ -18,6 +18,7 @@ from flbench.report.planned import Planned
 FEWEST = 2
 
 
+@FIGURES.register("overview", "planned comparisons of the first page, of all sections", order=3, on_first_page=True)
 def overview(board: Leaderboard) -> Iterator[Drawing]:
     """Draw comparisons of the first compared field, with those of its values that several sections compare others with.
 

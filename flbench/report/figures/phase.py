@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import grouped
-from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.drawing import FIGURES, Drawing, file_name
 from flbench.report.figures.style import COLOR_MAP, is_lowest, no_math, scale_of, set_title
 from flbench.report.planned import Planned
 from flbench.report.ticks import Tick
@@ -25,6 +25,7 @@ FEWEST = 3
 _PLACE, _ACROSS = (0.47, 0.34), 2
 
 
+@FIGURES.register("phase", "the gain of planned comparisons over two axes of columns", order=5, on_first_page=True)
 def phase(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure for each value that others are compared with, a map for each of them; no interactions.
 
