@@ -14,7 +14,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from flbench.config import KINDS, parse_experiment
-from flbench.metric_specs import METRICS
 from flbench.sweeps import load_sweep, spec
 from flbench.sweeps.profile import Profile
 
@@ -63,12 +62,6 @@ def test_the_whole_file(tmp_path: Path) -> None:
     file.write_text(text, encoding="utf-8")
     arithmetic = load_sweep(file).arithmetic
     assert arithmetic.runs == 5 * arithmetic.cells
-
-
-def test_the_page_of_statistics_has_every_metric() -> None:
-    text = (DOCS / "statistics.md").read_text(encoding="utf-8").partition("\n## Metrics\n")[2].partition("\n## ")[0]
-    listed = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
-    assert listed == [(name, metric.what) for name, metric in METRICS.items()]
 
 
 def test_the_gallery_has_every_kind_of_figure() -> None:

@@ -256,6 +256,8 @@ class LocalFiles(Dataset):
     to the largest needs images; ``labels: renumber`` counts those that have some from 0, in their order.
     """
 
+    source: ClassVar[str] = ""
+
     shorthand = "path"
     no_download = "it consists of the files that you name"
     terms = "yours"

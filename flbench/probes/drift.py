@@ -19,6 +19,8 @@ class Drift(Probe):
     are no numbers where clients send nothing.
     """
 
+    source: ClassVar[str] = ""
+
     needs_clients: ClassVar[bool] = True
 
     def measure(self, seen: Observation) -> dict[str, Any]:

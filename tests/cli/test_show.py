@@ -149,8 +149,3 @@ def test_every_list_has_one_line_for_each_component_in_80_columns() -> None:
     for what, registry in KINDS.items():
         done = CliRunner().invoke(app, ["show", what], env={"COLUMNS": "80"})
         assert len(done.stdout.splitlines()) == len(registry.classes) + 3, what
-
-
-def test_the_readme_counts_norms_and_methods() -> None:
-    text = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
-    assert f"There are {len(NORMS.classes)} normalizations and {len(METHODS.classes)} methods." in text

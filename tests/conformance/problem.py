@@ -10,6 +10,7 @@ batch with flbench.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 SIZES, STEPS, BATCH, ROUNDS, LR = (4, 6, 4), 3, 2, 3, 0.5
+#: Local steps of the clients where they differ.
+UNEQUAL = (2, 3, 1)
 SHARE = np.array(SIZES) / sum(SIZES)
 EQUAL = np.full(3, 1 / 3)
 CLIENTS = toy_clients(SIZES, test=6)
@@ -152,3 +155,74 @@ def fedavg_delta(x: Array, round: int) -> Array:
 
 def assert_close(tensor: Tensor, expected: Array) -> None:
     np.testing.assert_allclose(tensor.numpy(), expected, rtol=0, atol=1e-12)
+
+
+@dataclass
+class NormState:
+    """The batch normalization of a client: scale g, shift b, running mean and (unbiased) variance."""
+
+    g: Array
+    b: Array
+    mean: Array
+    var: Array
+
+
+def local_sgd_with_batch_norm(
+    start: Array, norm: NormState, client: int, round: int, steps: int = STEPS
+) -> tuple[Array, NormState]:
+    """Dz = softmax error; dW = dz^T f, dg = sum(dz W * p_hat), db = sum(dz W); the statistics do not depend on W."""
+    weights, g, b, mean, var = start.copy(), norm.g.copy(), norm.b.copy(), norm.mean.copy(), norm.var.copy()
+    for pixels, labels in batches(client, round, steps):
+        centre, spread = pixels.mean(axis=0), pixels.var(axis=0)
+        unit = (pixels - centre) / np.sqrt(spread + 1e-5)
+        features = unit * g + b
+        error = softmax_error(features @ weights.T, labels)
+        back = error @ weights
+        weights, g, b = weights - LR * error.T @ features, g - LR * (back * unit).sum(axis=0), b - LR * back.sum(axis=0)
+        mean, var = 0.9 * mean + 0.1 * centre, 0.9 * var + 0.1 * pixels.var(axis=0, ddof=1)
+    return weights, NormState(g, b, mean, var)
+
+
+def fresh_norm() -> NormState:
+    return NormState(np.ones(2), np.zeros(2), np.zeros(2), np.ones(2))
+
+
+#: A batch-normalized softmax regression: scale, shift, W, running mean and (unbiased) variance.
+Normed = tuple[Array, Array, Array, Array, Array]
+#: The names of its parts.
+NAMES = ("norm.weight", "norm.bias", "head.weight", "norm.running_mean", "norm.running_var")
+
+
+def evaluated_features(model: Normed, pixels: Array) -> Array:
+    """Return the features in evaluation mode, with running statistics."""
+    scale, shift, _, centre, spread = model
+    return np.asarray((pixels - centre) / np.sqrt(spread + 1e-5) * scale + shift)
+
+
+def normed_rounds(term: Callable[[Array, Array, Labels, Array, Normed, Normed], tuple[Array, Array]]) -> Sequence[Any]:
+    """Return server's model and the clients' last ones after all rounds of SGD on a batch-normalized regression.
+
+    ``term`` returns the gradient of the method's loss with respect to features and logits, from features, logits,
+    labels, pixels, the server's model and the client's previous one.
+    """
+    start: Normed = (np.ones(2), np.zeros(2), W0.copy(), np.zeros(2), np.ones(2))
+    server, last = start, [start for _ in SIZES]
+    for round in range(ROUNDS):
+        ends: list[Normed] = []
+        for client in range(3):
+            scale, shift, weights, centre, spread = server
+            for pixels, labels in batches(client, round):
+                unit = (pixels - pixels.mean(axis=0)) / np.sqrt(pixels.var(axis=0) + 1e-5)
+                features = unit * scale + shift
+                logits = features @ weights.T
+                of_features, of_logits = term(features, logits, labels, pixels, server, last[client])
+                error = softmax_error(logits, labels) + of_logits
+                back = error @ weights + of_features
+                weights = weights - LR * error.T @ features
+                scale, shift = scale - LR * (back * unit).sum(axis=0), shift - LR * back.sum(axis=0)
+                centre = 0.9 * centre + 0.1 * pixels.mean(axis=0)
+                spread = 0.9 * spread + 0.1 * pixels.var(axis=0, ddof=1)
+            ends.append((scale, shift, weights, centre, spread))
+        last = ends
+        server = tuple(mean(SHARE, leaves) for leaves in zip(*ends, strict=True))  # type: ignore[assignment]
+    return server, last

@@ -34,6 +34,7 @@ from flbench.errors import UserError, out_of_memory
 from flbench.methods.base import Context, Method, ServerContext, Tree
 from flbench.registry import METHODS
 from flbench.worker import kind_of
+from tests.conformance.methods.cases import case_of
 from tests.recording import NoWaiting, rerun
 from tests.toys import (
     everything,
@@ -111,32 +112,16 @@ def test_networks_of_convolutions(model: str) -> None:
     agree(whole, loop)
 
 
-#: Runs that differ in all that may differ, with the hyperparameters of each method.
+#: Runs that differ in all that may differ; those of a method also in its hyperparameters (``Case.values``).
 MEMBERS: list[dict[str, Any]] = [
     {"seed": 0, "sgd": Sgd(0.01)},
     {"seed": 1, "sgd": Sgd(0.1), "clients": toy_clients((9, 30))},
     {"seed": 1, "sgd": Sgd(0.03), "clients": toy_clients((6,) * 5), "participation": 0.4},
 ]
-HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
-    "fedprox": [{"mu": mu} for mu in (0.01, 0.5, 0.0)],
-    "fedlc": [{"tau": tau} for tau in (1, 0.5, 0.1)],
-    "fedrs": [{"alpha": alpha} for alpha in (0.5, 0.9, 0.1)],
-    "fedyogi": [{"server_lr": lr} for lr in (0.01, 0.1, 0.03)],
-    "fedavgm": [{"beta": beta} for beta in (0.9, 0.1, 0.5)],
-    "feddyn": [{"alpha": alpha} for alpha in (0.01, 0.1, 0.3)],
-    "fedcm": [{"alpha": alpha} for alpha in (0.1, 0.7, 1.0)],
-    "fedsam": [{"rho": rho} for rho in (0.05, 0.3, 0.0)],
-    "mofedsam": [{"rho": rho, "alpha": 1 - rho} for rho in (0.05, 0.3, 0.0)],
-    "fedexp": [{"eps": eps} for eps in (0.001, 1e-06, 0.1)],
-    "fedacg": [{"lam": lam, "beta": 1 - lam} for lam in (0.85, 0.3, 0.0)],
-    "moon": [{"mu": mu, "tau": 0.5 + mu} for mu in (1.0, 5.0, 0.0)],
-    "fedntd": [{"beta": beta, "tau": 1 + beta} for beta in (1.0, 0.3, 0.0)],
-    "fedaws": [{"margin": margin} for margin in (0.9, 0.5, 0.7)],
-}
 
 
 def group(method: str, **settings: Any) -> list[FederatedTrainer]:
-    options = HYPERPARAMETERS.get(method, [{}] * len(MEMBERS))
+    options = case_of(method).values[: len(MEMBERS)]
     return [
         toy_trainer(METHODS.parse({"name": method, **own}), executor="stacked", **{**settings, **member})
         for own, member in zip(options, MEMBERS, strict=True)

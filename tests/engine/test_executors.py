@@ -46,9 +46,9 @@ MODELS = {
     "lenet": (1, 16, 16),
     "resnet18": (3, 8, 8),
 }
-#: Norms over the batch or over few elements. On tiny activations they divide by next to nothing, which makes gradients
-#: of 100, in which rounding grows: a gentle rate is due.
-STEEP = {"bn", "bn-static", "bn-last", "silobn", "fixbn", "gn", "gn-static"}
+#: Norms over the batch or over groups of few elements. On tiny activations they divide by next to nothing, which makes
+#: gradients of 100, in which rounding grows: a gentle rate is due.
+STEEP = {name for name, norm in NORMS.classes.items() if norm.smallest_batch > 1 or "groups" in norm.setting_names()}
 #: Cases in which the cosine of features is rounding: of single pixels this norm leaves features of 1e-16, and a sample
 #: that no unit of the third layer responds to has features of 0, whose gradient is 1e8 as soon as a norm has a bias.
 UNDIRECTED = {("fedaws", "in", "toy-resnet18"), ("fedaws", "fbn", "toy-cnn")}

@@ -13,37 +13,23 @@ from flbench.engine import executors
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import make_trainer
 from flbench.methods.base import Method
-from flbench.registry import HEADS, METHODS, NORMS
+from flbench.registry import HEADS, METHODS, MODELS, NORMS
+from tests.conformance.methods.cases import case_of
 from tests.toys import record_of, same_bits, toy_trainer, train, train_together
 
-#: What differs between the runs of a group: seeds, rates, partitions, cohorts, and each method's hyperparameters.
+#: What differs between the runs of a group besides the method's hyperparameters (``Case.values``).
 MEMBERS: list[dict[str, Any]] = [
     {"seed": 0, "lr": 0.01, "partition": "classes:2", "clients": 10},
     {"seed": 1, "lr": 0.1, "partition": "dirichlet:0.5", "clients": 7},
     {"seed": 1, "lr": 0.03, "partition": "iid", "clients": 5, "participation": 0.5},
     {"seed": 2, "lr": 0.1, "partition": "classes:1", "clients": 10},
 ]
-HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
-    "fedprox": [{"mu": mu} for mu in (0.01, 0.1, 0.5, 0.0)],
-    "fedlc": [{"tau": tau} for tau in (1, 0.5, 0.1, 1)],
-    "fedrs": [{"alpha": alpha} for alpha in (0.5, 0.9, 0.1, 0.5)],
-    "fedyogi": [{"server_lr": lr} for lr in (0.01, 0.1, 0.01, 0.03)],
-    "feddyn": [{"alpha": alpha} for alpha in (0.01, 0.1, 0.3, 0.01)],
-    "fedcm": [{"alpha": alpha} for alpha in (0.1, 0.7, 1.0, 0.3)],
-    "fedsam": [{"rho": rho} for rho in (0.05, 0.3, 0.0, 0.1)],
-    "mofedsam": [{"rho": rho, "alpha": 1 - rho} for rho in (0.05, 0.3, 0.0, 0.1)],
-    "fedexp": [{"eps": eps} for eps in (0.001, 1e-06, 0.1, 0.001)],
-    "fedacg": [{"lam": lam, "beta": 1 - lam} for lam in (0.85, 0.3, 0.0, 0.5)],
-    "moon": [{"mu": mu, "tau": 0.5 + mu} for mu in (1.0, 5.0, 0.0, 0.3)],
-    "fedntd": [{"beta": beta, "tau": 1 + beta} for beta in (1.0, 0.3, 0.0, 0.7)],
-    "fedaws": [{"margin": margin} for margin in (0.9, 0.5, 0.7, 0.9)],
-}
 
 
 def group(method: str, norm: str, **fields: Any) -> list[FederatedTrainer]:
     trainers = []
     for number, member in enumerate(MEMBERS):
-        spec = {"name": method, **HYPERPARAMETERS.get(method, [{}] * len(MEMBERS))[number]}
+        spec = {"name": method, **case_of(method).values[number]}
         length = {} if "local_epochs" in fields else {"E": 3}
         model = {"name": "mlp", "widths": [20, 12]}
         given = {"model": model, "norm": norm, "method": spec, **length, **member, **fields}
@@ -68,18 +54,20 @@ def test_every_method_to_the_bit(method: str) -> None:
     assert [record_of(trainer) for trainer in together] == [record_of(trainer) for trainer in alone]
 
 
-#: Norms that need convolutions, some of them in residual blocks.
-OF_IMAGES = ("fn-block-mv", "fn-block-scale", "ws", "gn-ws", "ws-scaled")
+def fits(norm: str, model: str) -> bool:
+    return NORMS.parse(norm).problem(tuple(MODELS.parse(model).sites((1, 8, 8)))) is None
 
 
-#: Norms whose clients can be trained beside those of other runs, on vectors.
-FUSED = sorted(name for name, norm in NORMS.classes.items() if name != "in" and not norm.lock_step)
+#: Norms whose clients can be trained beside those of other runs, on vectors or in residual blocks.
+FUSED = sorted(
+    name for name, norm in NORMS.classes.items() if not norm.lock_step and (fits(name, "mlp") or fits(name, "resnet18"))
+)
 
 
 @pytest.mark.parametrize("norm", FUSED)
 def test_every_norm_to_the_bit(norm: str) -> None:
     images = {"model": {"name": "resnet18", "width": 2}, "E": 1, "batch_size": 4}
-    together, alone = (group("fedavg", norm, **(images if norm in OF_IMAGES else {})) for _ in range(2))
+    together, alone = (group("fedavg", norm, **({} if fits(norm, "mlp") else images)) for _ in range(2))
     train_both(together, alone)
     assert all(map(same_bits, together, alone))
 

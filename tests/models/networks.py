@@ -18,20 +18,10 @@ SMALL: dict[str, tuple[Any, tuple[int, int, int]]] = {
     "resnet18": ({"name": "resnet18", "width": 4, "blocks": [1, 2]}, (2, 6, 6)),
 }
 
-#: Every name of the label-skew paper's published table, and what comes with flbench besides.
-PUBLISHED = {
-    "none", "fn", "fn-layerwise", "fn-block-mv", "fn-block-scale", "ln", "ln-static", "ln-before", "ln-reduced", "gn",
-    "bn",
-}  # fmt: skip
-FURTHER = {
-    "ln-channel", "gn-static", "bn-static", "in", "rms", "mean-last", "bn-last", "silobn", "fixbn", "fbn", "fedtan",
-    "scale", "scale-layerwise", "ws", "gn-ws", "ws-scaled",
-}  # fmt: skip
-
 #: Every norm with every small network that it fits.
 FITTING = [
     (norm, model)
-    for norm in sorted(PUBLISHED | FURTHER)
+    for norm in sorted(NORMS.classes)
     for model, (spec, image) in SMALL.items()
     if NORMS.parse(norm).problem(tuple(MODELS.parse(spec).sites(image))) is None
 ]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tests.mutation import engine_harness
 from tests.mutation.engine_mutations import ENGINE_MUTATIONS
-from tests.mutation.harness import killer_of
-from tests.mutation.mutations import MUTATIONS
+from tests.mutation.harness import MUTATIONS, killer_of
 
 
 def main() -> None:

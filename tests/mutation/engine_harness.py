@@ -22,17 +22,12 @@ from tests.engine import test_executors as executors
 from tests.engine import test_partial_batches as partial_batches
 from tests.models import test_heads as heads
 from tests.models import test_weight_norms as weights
+from tests.mutation.harness import cases_of, name_of
 from tests.mutation.mutations import Mutation
 
 Check = Callable[[], Any]
 
 _MODEL = "mlp"
-_FORMS: list[Any] = [
-    *("linear", "projection", "frozen", {"name": "projection", "hidden": 5, "out": 4}),
-    *({"name": "cosine", "scale": 7}, {"name": "cosine", "scale": 2, "learned": True}),
-    *({"name": "etf", "scale": 5}, {"name": "etf", "scale": 5, "learned": True}),
-    {"name": "frozen", "variant": "spherefed", "scale": 3},
-]
 _LEARNED = {"name": "etf", "learned": True}
 
 
@@ -64,7 +59,7 @@ def checks_of(file: str) -> list[Check]:
             weights.test_almost_equal_weights_are_not_scaled_up,
         ]  # fmt: skip
     return [
-        *(partial(heads.test_formula, head, _MODEL) for head in _FORMS),
+        *(partial(heads.test_formula, **case) for case in cases_of(heads.test_formula) if case["model"] == _MODEL),
         heads.test_a_cosine_head_starts_with_the_rows_of_the_linear_one,
         *(partial(heads.test_rows_of_a_simplex, classes, 0) for classes in (2, 3)),
         partial(heads.test_frozen_rows_are_orthonormal_and_drawn_from_the_seed, 3),
@@ -92,8 +87,7 @@ def killer_of(mutation: Mutation) -> str | None:
             try:
                 check()
             except (Exception, Failed):
-                function = check.func if isinstance(check, partial) else check
-                return str(function.__name__)
+                return name_of(check)
     return None
 
 

@@ -1,7 +1,8 @@
-"""Mutations of the local optimizers, the heads, and the choice of the executor for partial batches."""
+"""Mutations of the local optimizers, the norms of weights, and the choice of the executor for partial batches."""
 
 from __future__ import annotations
 
+from tests.models import test_heads as heads
 from tests.mutation.mutations import Mutation, mutations_of
 
 _OPTIMIZERS = mutations_of(
@@ -66,73 +67,6 @@ _OPTIMIZERS = mutations_of(
     ("clients that are done lose their statistics", "old[name] if old else 0", "0"),
 )
 
-_BASE = mutations_of(
-    "models.heads.base",
-    ("no bias", "bias=bias)", "bias=False)"),
-    ("always a bias", "bias=bias)", "bias=True)"),
-    ("rows count as fixed", "trained: ClassVar[bool] = True", "trained: ClassVar[bool] = False"),
-    ("features count as unit", '"""\n        return False', '"""\n        return True'),
-)
-
-_PROJECTION = mutations_of(
-    "models.heads.projection",
-    ("no ReLU", "Dense(features, hidden, bias=bias), Relu(), ", "Dense(features, hidden, bias=bias), nn.Identity(), "),
-    ("width of the features", "        return self.out\n", "        return 6\n"),
-    ("hidden ignored", "self.hidden or features", "features"),
-    ("hidden like the output", "self.hidden or features", "self.hidden or self.out"),
-    ("first layer without bias", "Dense(features, hidden, bias=bias)", "Dense(features, hidden, bias=False)"),
-    ("second layer without bias", "Dense(hidden, self.out, bias=bias)", "Dense(hidden, self.out, bias=False)"),
-    ("another width by default", "= 256", "= 128"),
-    ("another hidden width by default", "| None = None", "| None = 84"),
-)
-
-_UNIT = mutations_of(
-    "models.heads.unit",
-    ("the scale of cosines by default", "scale: _Scale = 10.0", "scale: _Scale = 16.0"),
-    ("frozen's scale by default", "scale: _Scale = 1.0", "scale: _Scale = 2.0"),
-    ("the scale of cosines learned by default", "learned: bool = False", "learned: bool = True"),
-    ("cosine's scale never learned", "self.scale, learned=self.learned)", "self.scale, learned=False)"),
-    ("the frame's scale never learned", "unit_features=True, learned=self.learned)", "unit_features=True)"),
-    ("cosine ignores its scale", "CosineHead(features, classes, self.scale,", "CosineHead(features, classes, 10.0,"),
-    ("frozen ignores its scale", "classes, self.scale, simplex=False", "classes, 1.0, simplex=False"),
-    ("the frame ignores its scale", "classes, self.scale, simplex=True", "classes, 10.0, simplex=True"),
-    ("orthonormal for the frame", "simplex=True", "simplex=False"),
-    ("the frame for orthonormal", "simplex=False", "simplex=True"),
-    ("the frame of free features", "unit_features=True, learned", "unit_features=False, learned"),
-    ("variants swapped", 'self.variant == "spherefed"', 'self.variant == "fedbabu"'),
-    ("SphereFed by default", '= "fedbabu"', '= "spherefed"'),
-    ("fixed rows count as trained", "trained: ClassVar[bool] = False", "trained: ClassVar[bool] = True"),
-    ("as many classes as features refused", "classes <= features", "classes < features"),
-    ("more classes than features accepted", "classes <= features", "classes <= 2 * features"),
-    ("a frame of one row", "classes < 2 else", "classes < 1 else"),
-    ("a frame of two rows refused", "classes < 2 else", "classes < 3 else"),
-    ("cosines see lengths", "-> bool:\n        return True", "-> bool:\n        return False"),
-)
-
-_LAYERS = mutations_of(
-    "models.head_layers",
-    ("no scale", "return logits * (", "return logits + 0 * ("),
-    ("initial scale 1", "nn.init.constant_(self.scale, self.initial_scale)", "nn.init.constant_(self.scale, 1.0)"),
-    ("learned scale ignored", "self.initial_scale if self.scale is None else", "self.initial_scale if True else"),
-    ("scales of a stack by class", "self.scale.unsqueeze(-1)", "self.scale"),
-    ("other initial rows", "a=math.sqrt(5)", "a=1.0"),
-    ("a cosine head of free features", "product(_unit(x), _unit(self.weight))", "product(x, _unit(self.weight))"),
-    ("a cosine head of free rows", "product(_unit(x), _unit(self.weight))", "product(_unit(x), self.weight)"),
-    ("fixed rows are averaged", 'frozenset({"weight"})', "frozenset()"),
-    ("signs of the algorithm", " * upper_YY.diagonal().sign()", ""),
-    ("rows not orthogonal", "rows_YD = (basis_DY *", "rows_YD = (basis_DY.cumsum(1) *"),
-    ("the frame's rows are short", "math.sqrt(classes / (classes - 1)) *", ""),
-    ("the frame's rows are long", "classes / (classes - 1)", "(classes + 1) / (classes - 1)"),
-    ("the frame is not centred", "(rows_YD - rows_YD.mean(0))", "rows_YD"),
-    ("the frame is centred by feature", "rows_YD.mean(0)", "rows_YD.mean(1, keepdim=True)"),
-    ("never a frame", "        if self.simplex:\n", "        if False:\n"),
-    ("always unit features", "_unit(x) if self.unit_features else x", "_unit(x)"),
-    ("never unit features", "_unit(x) if self.unit_features else x", "x"),
-    ("no floor of the norm", "eps=EPS", "eps=1e-12"),
-    ("norms of the batch", "dim=-1, eps=EPS", "dim=-2, eps=EPS"),
-    ("norms in the features' precision", "at_least_float(x)", "x"),
-)
-
 _PARTIAL = mutations_of(
     "engine.partial_batches",
     ("losses are overlooked", '"loss", ', ""),
@@ -181,5 +115,5 @@ _WEIGHTS = mutations_of(
 )
 
 ENGINE_MUTATIONS: tuple[Mutation, ...] = (
-    *_OPTIMIZERS, *_BASE, *_PROJECTION, *_UNIT, *_LAYERS, *_PARTIAL, *_PREFLIGHT, _SUM, *_WEIGHTS
+    *_OPTIMIZERS, *heads.MUTATIONS, *_PARTIAL, *_PREFLIGHT, _SUM, *_WEIGHTS
 )  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -25,6 +25,8 @@ Variant = Literal["plain", "niid-bench"]
 @dataclass(frozen=True)
 class Iid(Partition):
     """All samples in random order, cut in K pieces of equal size (or one more)."""
+
+    source: ClassVar[str] = ""
 
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
         labels = draw.permutation(np.repeat(np.arange(len(sizes_C)), sizes_C))

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -33,6 +33,8 @@ class Given(Partition):
     Without ``path``, the clients are the data set's own: its domains (PACS), the arrays ``train_client`` and
     ``test_client`` of an archive, or the folders of ``folder`` with ``clients: true``.
     """
+
+    source: ClassVar[str] = ""
 
     shorthand = "path"
 

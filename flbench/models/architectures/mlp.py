@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -16,6 +16,8 @@ from flbench.registry import MODELS
 @dataclass(frozen=True)
 class Mlp(Model):
     """Fully connected ReLU layers of the given widths and a linear head."""
+
+    source: ClassVar[str] = ""
 
     widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (128, 128)
 

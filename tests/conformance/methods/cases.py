@@ -1,0 +1,83 @@
+"""What tests of all methods know of each one, from the file beside this one that tests it.
+
+``test_NAME.py`` tests the methods of ``flbench/methods/NAME.py``: their golden numbers and invariants, ``CASES`` by the
+name of the method where it needs an entry, and ``MUTATIONS``, mistakes in the module that its tests detect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from flbench.engine.device_data import DeviceData
+from flbench.methods.base import Batch, Context, Method, Outputs, Tree
+from flbench.registry import METHODS
+from tests.toys import toy_images, toy_trainer, train
+
+
+@dataclass(frozen=True)
+class Case:
+    """What tests of all methods must know of one of them.
+
+    Attributes:
+        off: settings with which it is FedAvg if all clients have all classes; empty if there are none.
+        values: its hyperparameters in four runs that are trained together; by default the defaults.
+        tolerance: within which it is FedAvg.
+        sends: what clients send besides one set of weights and statistics, as (numbers, sets of weights).
+        has_effect: whether it differs from FedAvg on clients that lack a class and take unequal steps.
+    """
+
+    off: Sequence[dict[str, Any]] = ()
+    values: Sequence[dict[str, Any]] = ({},) * 4
+    tolerance: float = 0
+    sends: tuple[int, int] = (0, 0)
+    has_effect: bool = True
+
+
+def values(field: str, *each: float) -> list[dict[str, Any]]:
+    """Return settings of one field."""
+    return [{field: value} for value in each]
+
+
+def module_of(file: str) -> ModuleType:
+    """Return the tests of a module of ``flbench.methods``."""
+    return import_module(f"tests.conformance.methods.test_{file}")
+
+
+def case_of(method: str) -> Case:
+    tests = module_of(METHODS[method].__module__.rpartition(".")[2])
+    return getattr(tests, "CASES", {}).get(method, Case())
+
+
+def parsed(name: str, **settings: float | str) -> Method:
+    """Return a method with these settings, as registered at the moment."""
+    method: Method = METHODS.parse({"name": name, **settings})
+    return method
+
+
+def after(method: Method, rounds: int = 3, **kwargs: Any) -> Tree:
+    trainer = toy_trainer(method, **kwargs)
+    train(rounds, trainer)
+    return trainer.x
+
+
+def toy_skewed_images() -> DeviceData:
+    """Return images with labels such that client 0 lacks class 2 and client 1 lacks class 0."""
+    labels = torch.cat([torch.arange(20) % 2, 1 + torch.arange(14) % 2, torch.arange(26) % 3])
+    return replace(toy_images(), train_labels_M=labels)
+
+
+def context_of(x: Tree, **given: Any) -> Context:
+    """Return a context of a client with all classes."""
+    defaults: dict[str, Any] = {"server": {}, "client": {}, "counts_Y": torch.ones(3), "lr": 0.1, "steps": 1}
+    others: dict[str, Any] = {"relative_size": 1.0, "round": 0, "head": "head.weight", "buffers": {}}
+    return Context(x=x, **{**defaults, **others, **given})
+
+
+def batch_of(features: torch.Tensor, logits: torch.Tensor, labels: list[int], **teachers: Outputs) -> Batch:
+    return Batch(torch.tensor(labels), features, logits, teachers)

@@ -1,0 +1,49 @@
+"""``python -m tests.lists`` writes what README.md and docs/ say of the registries: counts and the table of metrics."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from flbench.metric_specs import METRICS
+from flbench.registry import METHODS, NORMS
+from tests.mutation.engine_mutations import ENGINE_MUTATIONS
+from tests.mutation.harness import MUTATIONS
+
+ROOT = Path(__file__).parents[1]
+README, STATISTICS = ROOT / "README.md", ROOT / "docs" / "statistics.md"
+
+
+def main() -> None:
+    for page, text in written().items():
+        page.write_text(text, encoding="utf-8")
+
+
+def written() -> dict[Path, str]:
+    """Return the pages as they should be; line breaks within a sentence stay where they are."""
+    mutations = [*MUTATIONS, *ENGINE_MUTATIONS]
+    equivalent = sum(bool(mutation.equivalent) for mutation in mutations)
+    metrics = "".join(f"| `{name}` | {metric.what} |\n" for name, metric in METRICS.items())
+    return {
+        README: _filled(
+            README,
+            (r"kill (\d+) of\s+(\d+) mutations", len(mutations) - equivalent, len(mutations)),
+            (r"the other (\w+) are equivalent", ("no", "one", "two", "three", "four", "five")[equivalent]),
+            (r"There are (\d+) normalizations and (\d+) methods", len(NORMS.classes), len(METHODS.classes)),
+        ),
+        STATISTICS: _filled(STATISTICS, (r"\| metric \| definition \|\n\| --- \| --- \|\n((?:\|.*\n)+)", metrics)),
+    }
+
+
+def _filled(page: Path, *sentences: tuple[str | int, ...]) -> str:
+    """Return a page with the groups of each pattern, which occurs once, replaced by values."""
+    text = page.read_text(encoding="utf-8")
+    for pattern, *values in sentences:
+        (found,) = re.finditer(str(pattern), text)
+        for group, value in reversed([*enumerate(values, 1)]):
+            text = text[: found.start(group)] + str(value) + text[found.end(group) :]
+    return text
+
+
+if __name__ == "__main__":
+    main()
