@@ -26,6 +26,7 @@ from flbench.sweeps import load_sweep
 from flbench.worker import Options
 from tests.limits import wait_until
 from tests.report.stores import experiment, finish, leaderboard_of
+from tests.start_up import heavy_imports
 
 PAGE = (Path(__file__).parents[1] / "docs/extending.md").read_text()
 
@@ -97,11 +98,15 @@ def flbench(folder: Path, *arguments: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+def source(heading: str) -> str:
+    """Return the example below a heading."""
+    return PAGE.partition(f"## {heading}\n")[2].partition("```python\n")[2].partition("```")[0]
+
+
 def module(heading: str) -> dict[str, Any]:
     """Return the names that the example below a heading defines."""
-    source = PAGE.partition(f"## {heading}\n")[2].partition("```python\n")[2].partition("```")[0]
     names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(source, heading, "exec"), names)
+    exec(compile(source(heading), heading, "exec"), names)
     return names
 
 
@@ -127,16 +132,16 @@ def test_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_figure_as_a_plug_in(tmp_path: Path) -> None:
-    source = PAGE.partition("## A figure\n")[2].partition("```python\n")[2].partition("```")[0]
-    (tmp_path / "figure.py").write_text(source)
-    (tmp_path / "faulty.py").write_text(source.replace('"clients"', '"faulty"').replace("100 *", "1 / 0 *"))
-    (tmp_path / "taken.py").write_text(source.replace('"clients"', '"gains"'))
+    text = source("A figure")
+    (tmp_path / "figure.py").write_text(text)
+    (tmp_path / "faulty.py").write_text(text.replace('"clients"', '"faulty"').replace("100 *", "1 / 0 *"))
+    (tmp_path / "taken.py").write_text(text.replace('"clients"', '"gains"'))
     for clients, acc in ((5, 0.5), (10, 0.7)):
         finish(Store(tmp_path / "runs"), experiment(clients=clients, partition="iid"), acc)
     drawn = ("plot", "clients", "--store", "runs", "--out", "out.svg")
     flbench(tmp_path, "--plugin", "figure.py", *drawn)
     assert (tmp_path / "out.svg").stat().st_size > 1000
-    line = 1 + source[: source.index("100 *")].count("\n")
+    line = 1 + text[: text.index("100 *")].count("\n")
     for arguments, message in (
         (drawn, "unknown kind of figure 'clients'"),
         (("--plugin", "faulty.py", "plot", "faulty", *drawn[2:]), f"faulty.py:{line}: the figure 'faulty' raised Zero"),
@@ -175,6 +180,29 @@ def test_every_group_has_an_example() -> None:
     assert set(examples()) == {
         f"flbench.{name}" for name in ("methods", "norms", "models", "datasets", "partitions", "probes")
     }
+
+
+#: The folders in which components are found.
+FOLDERS = {
+    "flbench.methods": "flbench.methods",
+    "flbench.norms": "flbench.models.norms",
+    "flbench.models": "flbench.models.architectures",
+    "flbench.partitions": "flbench.data.partition",
+    "flbench.probes": "flbench.probes",
+}
+
+
+def test_a_file_in_its_folder_is_all_it_takes(tmp_path: Path) -> None:
+    """Nothing names it, and finding it imports nothing heavy."""
+    lines = ["import importlib", "from flbench import registry", "from flbench.report.figures.drawing import FIGURES"]
+    sources = {group: examples()[group][0] for group in FOLDERS} | {"flbench.figures": ("clients", source("A figure"))}
+    for group, (name, text) in sources.items():
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "example.py").write_text(text)
+        package, kind = FOLDERS.get(group, "flbench.report.figures"), group.partition(".")[2].upper()
+        lines.append(f"importlib.import_module({package!r}).__path__.append({str(tmp_path / group)!r})")
+        lines.append(f"assert {name!r} in {'FIGURES.kinds' if kind == 'FIGURES' else f'registry.{kind}.classes'}")
+    assert heavy_imports("\n".join(lines))[0] == []
 
 
 @pytest.mark.slow
