@@ -73,7 +73,6 @@ class ByAutograd:
         self._passes, self._lifted, self._autocast = passes, lifted, autocast
 
     def taught(self, images: Tensor) -> dict[str, Outputs]:
-        """As in ``Gradient``."""
         with _evaluating([self._passes.network]), autocast(images.device, self._autocast):
             every = {name: self._passes.forward(*model, images) for name, model in self._lifted.teachers.items()}
         return {name: Outputs(*map(at_least_float, outputs)) for name, outputs in every.items()}
@@ -81,7 +80,6 @@ class ByAutograd:
     def __call__(
         self, params: Tree, buffers: Tree, images: Tensor, target: Target, taught: Mapping[str, Outputs]
     ) -> tuple[Tensor, Tree]:
-        """As in ``Gradient``."""
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
         with autocast(images.device, self._autocast):
             features, logits = self._passes.forward(leaves, buffers, images)
@@ -92,7 +90,6 @@ class ByAutograd:
         return loss.detach(), dict(zip(params, grads, strict=True))
 
     def losses(self, notes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The notes themselves."""
         return notes
 
 
@@ -106,7 +103,6 @@ class ByHand:
         self._modal = [module for _, module in layers if isinstance(module, Normalization)]
 
     def taught(self, images: Tensor) -> dict[str, Outputs]:
-        """As in ``Gradient``."""
         with _evaluating(self._modal):
             models = self._lifted.teachers
             every = {name: stack.forward(*models[name], images) for name, stack in self._teachers.items()}

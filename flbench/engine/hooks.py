@@ -49,7 +49,6 @@ class _StackContext(Context):
     """The context of a stack of clients, which are the last axis of all leaves."""
 
     def norm(self, tree: Tree) -> Any:
-        """The norm of each client (N,)."""
         flat = [leaf.reshape(-1, leaf.shape[-1]) for leaf in tree.values()]
         squares: Any = sum(torch.linalg.vector_norm(leaf, dim=0) ** 2 for leaf in flat)  # exact: tensors
         return squares.sqrt()

@@ -97,7 +97,6 @@ class Adam(Sgd):
 
     @property
     def has_state(self) -> bool:
-        """Always."""
         return True
 
     @property

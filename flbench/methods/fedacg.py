@@ -36,7 +36,6 @@ class FedACG(Method):
     beta: Annotated[float, Field(ge=0)] = 0.001
 
     def init_server(self, x: Tree) -> Tree:
-        """Return m = 0."""
         return tmap(lambda a: 0 * a, x)
 
     def broadcast(self, x: Tree, state: Tree) -> tuple[Tree, Tree]:
@@ -44,11 +43,9 @@ class FedACG(Method):
         return tmap(lambda a, m: a + self.server_lr * self.lam * m, x, state), {}
 
     def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
-        """Return beta/2 times the squared distance to y."""
         squared: Tensor | float = sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())  # exact: tensors
         return self.beta / 2 * squared
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
-        """Move the momentum, and x by it."""
         m = tmap(lambda m, d: self.lam * m + d, state, delta)
         return tmap(lambda a, m: a + self.server_lr * m, x, m), m

@@ -46,7 +46,6 @@ class FedAwS(Method):
         return {**g, ctx.head: g[ctx.head] * (ctx.counts_Y > 0)[:, None]}
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
-        """Return which classes the client holds as the message."""
         return ctx.client, {"held": (ctx.counts_Y > 0).to(w[ctx.head].dtype)}
 
     def message_weights(self, share: Sequence[float]) -> Sequence[float]:
@@ -54,7 +53,6 @@ class FedAwS(Method):
         return share
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
-        """Average each row over its holders, and spread the rows out."""
         rows_YD = delta[ctx.head] / message["held"].clamp_min(1e-12)[:, None]
         x, state = super().server_step(x, {**delta, ctx.head: rows_YD}, message, state, ctx)
         unit_YD = x[ctx.head] / x[ctx.head].norm(dim=1, keepdim=True)

@@ -38,7 +38,6 @@ class FedBN(Method):
         return self if has_batch_norm else Method(self.server_lr)
 
     def local_names(self, model: nn.Module) -> frozenset[str]:
-        """Return every parameter and buffer of every batch-normalization layer."""
         from flbench.models.norm_layers import is_batch_norm
 
         return frozenset(

@@ -37,11 +37,9 @@ class FedCM(Method):
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.1
 
     def init_server(self, x: Tree) -> Tree:
-        """Return D = 0."""
         return tmap(lambda a: 0 * a, x)
 
     def broadcast(self, x: Tree, state: Tree) -> tuple[Tree, Tree]:
-        """Send D with x."""
         return x, state
 
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
@@ -57,5 +55,4 @@ class FedCM(Method):
         return share
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
-        """Take FedAvg's step, and keep the mean local step as D."""
         return super().server_step(x, delta, message, state, ctx)[0], message

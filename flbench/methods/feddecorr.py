@@ -47,7 +47,6 @@ class FedDecorr(Method):
             raise ValueError("variant code has the fixed coefficient 0.1; use variant text for another one")
 
     def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
-        """Return the coefficient times the squared correlations, on the variant's scale."""
         n, d = batch.features_BD.shape
         centred = batch.features_BD - batch.features_BD.mean(0)
         if self.variant == "original":

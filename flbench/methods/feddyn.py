@@ -34,11 +34,9 @@ class FedDyn(Method):
     weighting: Literal["samples", "equal"] = "samples"
 
     def init_server(self, x: Tree) -> Tree:
-        """Return h = 0."""
         return tmap(lambda a: 0 * a, x)
 
     def init_client(self, x: Tree, buffers: Tree) -> Tree:
-        """Return c_k = 0."""
         return tmap(lambda a: 0 * a, x)
 
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:

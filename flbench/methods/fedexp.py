@@ -35,11 +35,9 @@ class FedExP(Method):
     eps: Annotated[float, Field(gt=0)] = 1e-3
 
     def init_server(self, x: Tree) -> Tree:
-        """Return the previous x: a copy of the first."""
         return tmap(lambda a: a.clone(), x)
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
-        """Return the squared length of the client's change as the message."""
         squared: Any = sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())  # exact: tensors
         return ctx.client, {"squared": squared}
 
@@ -48,7 +46,6 @@ class FedExP(Method):
         return share
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
-        """Extrapolate, and keep a copy of x."""
         of_mean: Any = sum((d**2).sum() for d in delta.values())  # exact: tensors
         step = (message["squared"] / (2 * (of_mean + self.eps))).clamp_min(1)
         return tmap(lambda a, d: a + step * d, x, delta), self.init_server(x)

@@ -36,7 +36,6 @@ class FedNova(Method):
         return self if experiment.local_steps is None else Method(self.server_lr)
 
     def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
-        """Return p_k / a_k times the effective number of steps."""
         a = [(k - momentum * (1 - momentum**k) / (1 - momentum)) / (1 - momentum) for k in steps]
         effective = sum_in_order(p * a_k for p, a_k in zip(share, a, strict=True))
         return [p * effective / a_k for p, a_k in zip(share, a, strict=True)]

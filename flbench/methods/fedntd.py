@@ -34,11 +34,9 @@ class FedNTD(Method):
     tau: Annotated[float, Field(gt=0)] = 1.0
 
     def teachers(self, ctx: Context) -> dict[str, Tree]:
-        """Return the server's weights."""
         return {"server": ctx.x}
 
     def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
-        """Return beta times the divergence over the other classes."""
         import torch
 
         true_BY = batch.labels_B[:, None] == torch.arange(batch.logits_BY.shape[1], device=batch.labels_B.device)

@@ -28,11 +28,9 @@ class FedAvgM(Method):
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.9
 
     def init_server(self, x: Tree) -> Tree:
-        """No velocity."""
         return tmap(lambda a: 0 * a, x)
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
-        """Take one step of SGD with momentum."""
         v = tmap(lambda v, d: self.beta * v + d, state, delta)
         return tmap(lambda a, v: a + self.server_lr * v, x, v), v
 
@@ -81,7 +79,6 @@ class Adaptive(Method):
         return {f"m/{name}": 0 * a for name, a in x.items()} | {f"v/{name}": 0 * a + self.v0 for name, a in x.items()}
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
-        """Take one step of the optimizer."""
         m = {name: self.beta1 * state[f"m/{name}"] + (1 - self.beta1) * d for name, d in delta.items()}
         v = {name: self.second_moment(state[f"v/{name}"], d * d) for name, d in delta.items()}
         x = tmap(lambda a, m, v: a + self.server_lr * m / (v.sqrt() + self.tau), x, m, v)
@@ -103,7 +100,6 @@ class FedAdagrad(Adaptive):
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
-        """Return the sum over all rounds."""
         return v + squared
 
 
@@ -118,7 +114,6 @@ class FedAdam(Adaptive):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
 
     def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
-        """Return the moving average."""
         return self.beta2 * v + (1 - self.beta2) * squared
 
 

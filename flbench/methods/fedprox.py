@@ -36,6 +36,5 @@ class FedProx(Method):
         return Method(self.server_lr) if experiment.local_steps == 1 or self.mu == 0 else self
 
     def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
-        """Return mu/2 times the squared distance to the round's initial parameters."""
         squared: Tensor | float = sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())  # exact: tensors
         return self.mu / 2 * squared

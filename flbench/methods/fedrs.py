@@ -41,7 +41,6 @@ class FedRS(Method):
         return Method(self.server_lr) if self.alpha == 1 or _holds_every_class(experiment) else self
 
     def logits(self, z_BY: Tensor, ctx: Context) -> Tensor:
-        """Scale the logits of missing classes."""
         held_Y = (ctx.counts_Y > 0).to(z_BY.dtype)
         return z_BY * (held_Y + self.alpha * (1 - held_Y))
 

@@ -31,5 +31,4 @@ class LocalOnly(Method):
     server_lr: Annotated[float, Field(ge=1, le=1)] = 1.0
 
     def local_names(self, model: nn.Module) -> frozenset[str]:
-        """Return all parameters and buffers."""
         return frozenset([*dict(model.named_parameters()), *dict(model.named_buffers())])

@@ -36,7 +36,6 @@ class Moon(Method):
     tau: Annotated[float, Field(gt=0)] = 0.5
 
     def init_client(self, x: Tree, buffers: Tree) -> Tree:
-        """Return the initial weights and running statistics as the previous ones."""
         return {**x, **buffers}
 
     def teachers(self, ctx: Context) -> dict[str, Tree]:
@@ -56,5 +55,4 @@ class Moon(Method):
         return self.mu * softplus(difference_B / self.tau).mean()
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
-        """Keep the weights and running statistics after the last step."""
         return {**w, **ctx.buffers}, {}

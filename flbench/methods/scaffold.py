@@ -54,19 +54,15 @@ class Scaffold(Method):
     variant: Literal[Variant, "niid-bench", "flower"] = "original"
 
     def init_server(self, x: Tree) -> Tree:
-        """Return c = 0."""
         return tmap(lambda a: 0 * a, x)
 
     def init_client(self, x: Tree, buffers: Tree) -> Tree:
-        """Return c_i = 0."""
         return tmap(lambda a: 0 * a, x)
 
     def broadcast(self, x: Tree, state: Tree) -> tuple[Tree, Tree]:
-        """Send c with x."""
         return x, state
 
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
-        """Correct the gradient: g - c_i + c."""
         return g if self.variant in AFTER_MOMENTUM else tmap(_corrected, g, ctx.client, ctx.server)
 
     def step(self, w: Tree, moved: Tree, ctx: Context) -> Tree:
@@ -80,11 +76,9 @@ class Scaffold(Method):
         return new, tmap(lambda after, before: after - before, new, ctx.client)
 
     def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
-        """Return equal weights in the original."""
         return [1 / len(share)] * len(share) if self.variant == "original" else share
 
     def message_weights(self, share: Sequence[float]) -> Sequence[float]:
-        """Return equal weights, except for the code and Flower's."""
         return share if self.variant in ("code", "flower") else super().message_weights(share)
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:

@@ -82,7 +82,6 @@ class NarrowConv(Conv):
     """A convolution of few channels, computed together with its pooling and ReLU if no norm stands between them."""
 
     def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
-        """One layer, or those of :class:`Conv`."""
         from flbench.models.layers import PooledConv
 
         layers = list(super().modules(shape, last, norm, bias))

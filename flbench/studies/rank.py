@@ -44,11 +44,9 @@ class Rank(StudyExperiment):
 
     @classmethod
     def headline_of(cls, raw: Mapping[str, Any]) -> str:
-        """Return the effective rank after the last layer."""
         return "rank"
 
     def study(self, data: Data | None, device: str) -> Study:
-        """Return one random network before its first layer."""
         from flbench.studies.rank_study import RankOverDepth
 
         return RankOverDepth(

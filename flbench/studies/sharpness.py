@@ -60,16 +60,13 @@ class Sharpness(StudyExperiment):
 
     @classmethod
     def headline_of(cls, raw: Mapping[str, Any]) -> str:
-        """Return the largest eigenvalue of the Fisher information."""
         return "lambda_max"
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """The field ``precision``."""
         return self.precision
 
     def study(self, data: Data | None, device: str) -> Study:
-        """Return one draw of the network."""
         import torch
 
         from flbench.studies.gaussian_network import GaussianNetwork

@@ -60,7 +60,6 @@ class SharpnessOfDraw(Study):
         return {**state, "x": {}} if self._lr is None else state
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continue from what ``state`` returned."""
         super().load({**state, "x": self.x} if self._lr is None else state)
 
     def _train(self) -> float:

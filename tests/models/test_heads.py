@@ -311,7 +311,11 @@ MUTATIONS = (
         ("more classes than features accepted", "classes <= features", "classes <= 2 * features"),
         ("a frame of one row", "classes < 2 else", "classes < 1 else"),
         ("a frame of two rows refused", "classes < 2 else", "classes < 3 else"),
-        ("cosines see lengths", '"""Always."""\n        return True', '"""Always."""\n        return False'),
+        (
+            "cosines see lengths",
+            "unit_features(self) -> bool:\n        return True",
+            "unit_features(self) -> bool:\n        return False",
+        ),
     ),
     *mutations_of(
         "models.head_layers",

@@ -25,7 +25,11 @@ _OPTIMIZERS = mutations_of(
     ("schedule a round late", "rate_factor(self.schedule, round)", "rate_factor(self.schedule, max(0, round - 1))"),
     ("schedule a round early", "rate_factor(self.schedule, round)", "rate_factor(self.schedule, round + 1)"),
     ("the round's rate is the first", "lr=self.lr_in(round), schedule", "lr=self.lr, schedule"),
-    ("Adam without state", '        """Always."""\n        return True', '        """Always."""\n        return False'),
+    (
+        "Adam without state",
+        "has_state(self) -> bool:\n        return True",
+        "has_state(self) -> bool:\n        return False",
+    ),
     ("AdamW's decay is coupled", "return 0.0 if self.decoupled else self.weight_decay", "return self.weight_decay"),
     ("Adam without weight decay", "return 0.0 if self.decoupled else self.weight_decay", "return 0.0"),
     ("betas swapped", "beta1, beta2 = BETAS", "beta2, beta1 = BETAS"),

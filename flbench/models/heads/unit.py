@@ -89,7 +89,6 @@ class Frozen(_Fixed):
 
     @property
     def unit_features(self) -> bool:
-        """In SphereFed."""
         return self.variant == "spherefed"
 
     def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
