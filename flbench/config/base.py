@@ -62,7 +62,7 @@ class Derived(NamedTuple):
 class Spelling(NamedTuple):
     """The canonical value of a field whose effect depends on other fields.
 
-    ``find`` maps the values of ``fields`` to the value of ``field`` that all equal computations share in their id.
+    ``find(fields)`` returns the one value of ``field`` under which equal computations are hashed.
     """
 
     field: str

@@ -74,16 +74,13 @@ class RecordedRounds:
         what = f"a round ({self._clients} clients{runs})"
         self._graphed = GraphedFunction(self._function, self._record, what, feedback, self._executor.tune)
 
-    def _chunk(self) -> int:
-        return min(self._executor.chunk, self._clients)
-
     def step(
         self, rounds: Sequence[int], states: Sequence[RunState], keep_clients: Sequence[bool]
     ) -> list[RoundOutcome]:
         """Train the round that follows ``rounds`` completed rounds of each run."""
         drawn = self._prefetcher.next(tuple(rounds))
         while True:
-            chunk = self._chunk()
+            chunk = min(self._executor.chunk, self._clients)
             try:
                 return self._attempt(drawn, states, keep_clients)
             except RuntimeError as error:

@@ -12,10 +12,10 @@ from flbench.models.masks import mask_keys
 def stacks_partial_batches(method: Method, network: nn.Module, image: tuple[int, int, int]) -> bool:
     """Return whether clients whose batches have unequal sizes can be a stack, with samples that do not count.
 
-    Those must not reach the others: neither in the network, as they do through batch normalization, nor in the method's
-    own terms of the loss, which see whole batches. The first is found out by the gradient of one sample's logits with
-    respect to other samples, and by buffers that training changes: they hold statistics of whole batches. The network
-    is in training mode afterwards, and its buffers are as before.
+    Such samples must not influence the others. They would in the method's own terms of the loss, which see whole
+    batches, and in a network with batch normalization. Two tests detect the latter: one sample's logits have a gradient
+    with respect to other samples, or training changes buffers. The network is in training mode afterwards, and its
+    buffers are as before.
     """
     if mask_keys(network):  # masks of a batch that is filled up are other ones, unless samples come first everywhere
         return False

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, assert_never, cast
 
 import torch
@@ -23,7 +25,6 @@ from flbench.engine.cuda_graph import CudaRecorder
 from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer
-from flbench.engine.freed_memory import keep_freed_memory
 from flbench.engine.initial_factors import Start, set_factors
 from flbench.engine.optimizers import Adam, Sgd
 from flbench.engine.partial_batches import stacks_partial_batches
@@ -49,6 +50,11 @@ STACK_BELOW_FLOPS = 20e6
 #: Most clients in a stack of fused runs on a GPU: 30 to 60 of them saturate its throughput, and further runs would only
 #: use memory and delay the others.
 SATURATED = 60
+
+#: Options of mallopt(3) and their bytes: freed memory at the end of a heap that is kept, and the least size of a block
+#: that is always returned (glibc allows no more).
+M_TRIM_THRESHOLD = -1, 256 << 20
+M_MMAP_THRESHOLD = -3, 32 << 20
 
 
 @dataclass(frozen=True)
@@ -269,3 +275,16 @@ def matmul_precision_restored() -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Keep freed memory in this process, where the next local step uses it again.
+
+    By default glibc returns it to the kernel, which clears each page on its next use: a tenth of a CNN's local step.
+
+    Returns:
+        Whether it is glibc that allocates, and has accepted the limits.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    return mallopt is not None and mallopt(*M_TRIM_THRESHOLD) == mallopt(*M_MMAP_THRESHOLD) == 1

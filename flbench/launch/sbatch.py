@@ -219,8 +219,8 @@ class Array:
 def _passed_on(environment: Mapping[str, str], script: str) -> dict[str, str]:
     """Return the environment of sbatch, which the jobs inherit.
 
-    It lacks secrets, which workers do not need and SLURM would keep in its files; the variables of a job around
-    this process; those of srun; and those of sbatch that would override an option of the script.
+    Left out are secrets (workers need none, and SLURM would store them), the variables of srun and of a job around this
+    process, and those of sbatch that would override an option of the script.
     """
     options = re.findall(r"^#SBATCH --([a-z-]+)", script.partition(_SETUP)[0], re.MULTILINE)
     ours = {_NEVER, *(f"SBATCH_{option.upper().replace('-', '_')}" for option in options)}

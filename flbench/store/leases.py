@@ -2,8 +2,8 @@
 
 On the same host, boot and PID namespace, the process id and its start time decide at once. Elsewhere the age of the
 worker's heartbeat decides. Ages are relative to the mtime of a file written now to the same file system, never to the
-local clock, which other machines do not share. If the file system's clock jumps, or a heartbeat is in its future, ages
-are meaningless: then the time for which the heartbeat was watched without a change decides. Unknown counts as alive.
+local clock, which other machines do not share. If the file system's clock jumps, or a heartbeat is in its future, the
+age is replaced by the time for which this process has seen no new heartbeat. Unknown counts as alive.
 """
 
 from __future__ import annotations
@@ -201,8 +201,8 @@ class Clock:
 class Heartbeat:
     """Registers a worker in the store and renews its heartbeat from a thread, whatever the worker is doing.
 
-    The heartbeat is written rather than touched: a file system may date what is written by its own clock, as it does
-    the files that a heartbeat is compared with, and what is touched by the clock of this machine.
+    Written, not touched: network file systems date writes by the server's clock and utime by the client's, and we
+    compare the server's dates.
     """
 
     def __init__(self, workers: Path, lease: Lease, plan: str = "") -> None:

@@ -17,14 +17,11 @@ BATCH = 8
 class Queue:
     """The runs of a plan, pass after pass, in the order of the plan from an offset on.
 
-    Reading a run's state takes several files. So a pass skips runs that have a result file of the requested length,
-    and the first pass also runs that other workers have begun since this queue was made: each costs one check of a
-    file name, and the cost of finding the next run does not grow with the number of finished runs. A pass of a queue
-    that ``is_thorough`` skips nothing, so that every run's state is read in the end.
+    A pass skips finished runs, and the first pass also runs that another worker has begun since; each costs one check
+    of a file name, where reading the run's state takes several files. A queue that ``is_thorough`` skips nothing.
 
-    With ``races``, a run is yielded up to the rung to which the search trains it now.
-
-    The order is only advice: a claim decides who executes a run.
+    With ``races``, a run is yielded up to the rung to which the search trains it now. The order is only advice: a claim
+    decides who executes a run.
     """
 
     def __init__(self, store: Store, plan: Plan, offset: int, races: Races | None = None) -> None:
@@ -76,8 +73,8 @@ class Queue:
     def take_batches(self, workers: int) -> None:
         """Continue with batches of this worker's own, then with what is left of the other workers' batches.
 
-        Many workers of short runs would else look for a run in the same place at the same time, and most of their
-        claims would come too late. Nothing is claimed ahead: what a worker leaves behind is free for all others.
+        Otherwise many workers of short runs would try to claim the same run at the same time. A batch is not claimed:
+        any worker may take what is left of it.
         """
         if not self._in_batches and workers > 1:
             self._in_batches = True
@@ -85,7 +82,7 @@ class Queue:
             self._todo[coming] = sorted(self._todo[coming], key=lambda index: (index // BATCH - self._offset) % workers)
 
     def near(self, count: int) -> Iterator[Entry]:
-        """Yield those of the next ``count`` runs of this pass that are neither published nor skipped by it."""
+        """Yield those of the next ``count`` runs that this pass does not skip and that are not published."""
         for index in self._todo[self._position + 1 : self._position + 1 + count]:
             if self.is_thorough or not (self._is_others(index) or self._is_published(index)):
                 yield self._entry(index)
@@ -96,7 +93,7 @@ class Queue:
         return entry if self._races is None else entry.until(self._races.standing(index).rung)
 
     def _is_others(self, index: int) -> bool:
-        """Return whether another worker has begun a run since this queue was made, as far as the first pass asks."""
+        """Return whether another worker has begun a run since this queue was made; only the first pass asks."""
         return self._begun is not None and self._plan.run_id(index) not in self._begun and self._exists(index)
 
     def _is_published(self, index: int) -> bool:

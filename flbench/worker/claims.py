@@ -101,8 +101,8 @@ class _Claims:
     def engine(self) -> Engine:
         """The engine, loaded before the first run is claimed, after this worker's environment was recorded.
 
-        A forked child counts with all of its parent's memory until it executes its program, and SLURM would kill the
-        job if it sampled the memory at that moment: so git is called before torch is imported.
+        git is called before torch is imported: until a forked child executes its program, SLURM counts its parent's
+        memory twice, and may kill the job.
         """
         environment(self._options.device)
         return self._load(self._options)
@@ -178,9 +178,7 @@ def group_key(experiment: Mapping[str, Any]) -> str:
     cls = METHODS.classes.get(method.get("name"), Method)
     # A field that equals its default is left out of the JSON; None and a number cannot be one tensor.
     whole = {field.name: plain(default_of(field)) for field in fields(cls)} | method
-    common["method"] = {key: value for key, value in whole.items() if key in cls.static or not _is_number(value)}
+    common["method"] = {
+        key: value for key, value in whole.items() if key in cls.static or type(value) not in (int, float)
+    }
     return canonical_json(common)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import platform
 
-from flbench.engine.freed_memory import keep_freed_memory
+from flbench.engine.setup import keep_freed_memory
 
 
 def test_glibc_accepts_the_limits() -> None:
