@@ -50,6 +50,10 @@ class Probe(Component, ABC):
     #: Whether it needs the participants' models, which costs memory.
     needs_clients: ClassVar[bool] = False
 
+    #: Names under which it records lists, and their depth; every other record is a number, which readers of a store
+    #: check. None: any of its records may be a list.
+    lists: ClassVar[Mapping[str, int] | None] = None
+
     every: Annotated[int, Field(ge=1)] | None = None
 
     def is_due(self, round: int, rounds: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ class Drift(Probe):
     are no numbers where clients send nothing.
     """
 
+    lists: ClassVar[Mapping[str, int] | None] = {}
     source: ClassVar[str] = ""
 
     needs_clients: ClassVar[bool] = True

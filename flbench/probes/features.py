@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -24,6 +25,7 @@ class Features(Probe):
     finite, and only ``norm`` where all are 0.
     """
 
+    lists: ClassVar[Mapping[str, int] | None] = {"singular": 1, "head_norms": 1}
     source = "@zhang2024labelskew, figure 3; @daneshmand2020rank (rank)"
     samples: Annotated[int, Field(ge=2)] = 200
     values: Annotated[int, Field(ge=1)] = 20

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -22,6 +23,7 @@ class Overfit(Probe):
     clients). On ``samples`` test samples of all classes in equal numbers. There are no numbers without clients.
     """
 
+    lists: ClassVar[Mapping[str, int] | None] = {"before": 1, "after": 2}
     source = "@zhang2024labelskew, figure 2"
     steps: Annotated[int, Field(ge=1)] = 5
     clients: Annotated[int, Field(ge=1)] = 10

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -28,6 +29,7 @@ class Sharpness(Probe):
     clients. Normalizations use that batch.
     """
 
+    lists: ClassVar[Mapping[str, int] | None] = {"local": 1}
     source = "@karakida2019sharpness"
     samples: Annotated[int, Field(ge=2)] = 100
     clients: Annotated[int, Field(ge=0)] = 3

@@ -14,28 +14,22 @@ from typing import Any
 
 from flbench.config import KINDS, MAX_ROUNDS
 from flbench.metric_specs import METRICS
+from flbench.registry import PROBES
 from flbench.store import strict_json
 
 #: The largest count: the largest integer of 64 bits.
 MOST = 2**63 - 1
-
-#: Depth of the lists under a name, by the probe that records them; all others are numbers.
-_DEPTHS: Mapping[str, Mapping[str, int]] = {
-    "features": {"singular": 1, "head_norms": 1},
-    "overfit": {"before": 1, "after": 2},
-    "sharpness": {"local": 1},
-    "drift": {},
-}
 
 #: The least and the most of recorded numbers, and of the items of lists, by name; all others are finite.
 _SHARE, _COUNT, _ROUNDING = (0.0, 1.0), (0.0, math.inf), 1e-9
 _RANGES: Mapping[str, tuple[float, float]] = {
     **{name: _SHARE for name, metric in METRICS.items() if metric.percent},
     **dict.fromkeys(("train_acc", "recall", "clients", "clients_personal"), _SHARE),
-    **dict.fromkeys(("bytes_up", "bytes_down", "seconds", "clients_tested"), _COUNT),
+    **{name: _COUNT for name, metric in METRICS.items() if metric.of == "run"},
+    "clients_tested": _COUNT,
 }
 
-#: Depth of lists that a probe of another package may record.
+#: Depth of lists that a probe may record without naming them.
 _DEEPEST = 4
 
 
@@ -64,7 +58,8 @@ def check_record(raw: Mapping[str, Any]) -> dict[str, Any]:
     for name, measured in probes.items():
         if not isinstance(measured, Mapping):
             raise ValueError(f"probes.{name:.40}: expected a mapping, got {measured!r:.40}")
-        _check_values(measured, _DEPTHS.get(name))
+        probe = PROBES.classes.get(name)  # None for one of a plug-in that is not loaded
+        _check_values(measured, None if probe is None else probe.lists)
     return {sys.intern(name): value for name, value in raw.items()}
 
 
