@@ -21,8 +21,8 @@ from pathlib import Path
 from benchmarks.common import parser_of
 from flbench.config import Experiment
 from flbench.halving import Ended, Halving, Race
-from flbench.report.cells import summarize
 from flbench.report.runs import collect
+from flbench.report.stats import summarize
 from flbench.run_sources import StoreSource
 from flbench.store import Store
 from flbench.sweeps import load_sweep

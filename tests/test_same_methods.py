@@ -18,8 +18,7 @@ from flbench.models.initial_weights import build
 from flbench.models.norms import Norm
 from flbench.models.sites import Shape, Site
 from flbench.registry import MODELS, NORMS
-from flbench.report.cells import Cell
-from flbench.report.runs import Run
+from flbench.report.cells import unit_of
 from flbench.store import Store
 from tests.own_models import OWN_MODELS, Halves
 from tests.test_execution import run
@@ -132,7 +131,7 @@ def test_committed_results_agree(name: str) -> None:
         if not isinstance(experiment, Federated):
             continue
         for result in source.results(stored.run_id):
-            unit = Cell((Run(experiment, result.rounds, "done", result=result),), "acc", result.fingerprint).unit
+            unit = unit_of(experiment, result.rounds, result.fingerprint)
             numbers = {key: value for key, value in result.final.items() if key not in ("seconds", "probes")}
             by_unit.setdefault((unit, experiment.seed), set()).add(json.dumps([result.status, numbers]))
             runs += 1

@@ -21,9 +21,9 @@ from flbench.errors import UserError
 from flbench.literal import visible
 from flbench.messages import counted, unknown
 from flbench.metric_specs import METRICS
-from flbench.report.cells import FEWEST
 from flbench.report.differences import Differences, differences
 from flbench.report.runs import Run, collect
+from flbench.report.stats import FEWEST
 from flbench.run_sources import StoreSource
 from flbench.store import Store
 from flbench.sweeps import condition, find_file, load_sweep

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flbench.report.blocks import Entry
-from flbench.report.cells import summarize
 from flbench.report.claims import Claim, Verdict
-from flbench.report.stats import LEVEL, Difference, welch_half_width
+from flbench.report.stats import LEVEL, Difference, summarize, welch_half_width
 
 #: What one setting says of a claim. True, False and None: it holds, it does not hold, the runs cannot decide.
 Outcome = Verdict | bool | None

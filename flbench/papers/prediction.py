@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from flbench.report.cells import CONFIDENCE
+from flbench.report.stats import CONFIDENCE
 
 #: Logits of 0 and 1 are infinite: accuracies are at least this far from both.
 EDGE = 1e-3

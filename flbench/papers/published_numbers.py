@@ -11,8 +11,10 @@ from flbench.config import Training
 from flbench.papers.evidence import number_entry
 from flbench.papers.prediction import Prediction
 from flbench.report.blocks import Entry
-from flbench.report.cells import Cell, Summary, mean_text
+from flbench.report.cells import Cell
 from flbench.report.claims import VERDICTS, Claim, Verdict
+from flbench.report.stats import Summary
+from flbench.report.wording import mean_text
 
 #: Why our number cannot be compared with a published one: it is of fewer rounds, or of other data or settings.
 Obstacle = Literal["", "not comparable", "shorter"]

@@ -9,16 +9,13 @@ from typing import TypeVar
 
 from flbench.report.budget import Budgets
 from flbench.report.claims import Chapter
-from flbench.report.costs import Costs
 from flbench.report.lr_range import Ranges
 from flbench.report.planned import Planned
 from flbench.report.provenance import Provenance
 from flbench.report.runs import Collection
-from flbench.report.stats import Contrast
 from flbench.report.summary import Overall
 from flbench.report.supplement import Supplement
-from flbench.report.tables import Layout, Position, Table
-from flbench.report.ticks import Tick
+from flbench.report.tables import Layout, Table
 
 S = TypeVar("S", bound=Supplement)
 
@@ -30,16 +27,6 @@ class Options:
     title: str = "flbench leaderboard"
     specs: tuple[tuple[str, str], ...] = ()
     command: str = "flbench report"
-
-
-@dataclass(frozen=True)
-class Details:
-    """A table with comparisons and costs of its cells."""
-
-    table: Table
-    baseline: tuple[Tick, ...] | None  # the row that the others are compared with, if there is one
-    to_baseline: Mapping[Position, Contrast]  # complete cells minus the baseline of their column
-    costs: Mapping[Position, Costs]  # of every cell
 
 
 @dataclass(frozen=True)
@@ -55,7 +42,7 @@ class Section:
     tuned: tuple[Table, ...]  # the cells of the chosen hyperparameters, where some vary
     chosen: tuple[str, ...]  # the hyperparameters that were chosen
     own_shard: tuple[Table, ...]  # methods that keep parameters on the clients, on the clients' own data
-    details: tuple[Details, ...]  # of the tuned tables, or of all where nothing was tuned
+    details: tuple[Table, ...]  # the tuned tables, or all of a kind where nothing was tuned, with comparisons and costs
     planned: tuple[Planned, ...]  # the planned comparisons, of the same tables
     budgets: tuple[Budgets, ...]  # what fewer tuned settings give
     ranges: tuple[Ranges, ...]  # the learning rates with which each row works

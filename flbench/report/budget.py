@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flbench.metric_specs import METRICS
-from flbench.report.cells import Cell, Summary, summarize
-from flbench.report.selection import Tuned
-from flbench.report.tables import Layout, axes_for
+from flbench.report.cells import Cell, rows_of
+from flbench.report.selection import OfKind
+from flbench.report.stats import Summary, summarize
 from flbench.report.ticks import Tick, place_label
 
 
@@ -42,19 +42,15 @@ class Budgets:
     rows: tuple[Budget, ...]
 
 
-def budgets(tuned: Tuned, layout: Layout) -> Budgets | None:
-    """Return the curves of all rows with several settings; None where there are none, or the metric is no accuracy."""
-    if not METRICS[layout.metric].is_share or not tuned.cells:
-        return None
-    axes = axes_for(tuned.cells, layout, tuned.axes)
-    found = []
-    for cell, settings in zip(tuned.cells, tuned.tried, strict=True):
-        curve = expected(settings) if len(settings) > 1 else ()
-        if curve:
+def budgets(kind: OfKind) -> list[Budgets]:
+    """Return the curves of all rows with several settings; none where there are none, or the metric is no accuracy."""
+    axes, found = kind.axes, []
+    for cell, settings in zip(rows_of(kind.shown), kind.tried, strict=False):
+        if METRICS[cell.metric].is_share and len(settings) > 1 and (curve := expected(settings)):
             col = axes.col(cell)
             found.append(Budget(axes.row(cell), col, place_label(axes.cols, col), curve, cell))
     found.sort(key=lambda one: (one.col, one.row))
-    return Budgets(tuned.cells[0].experiment.kind, axes.rows, tuple(found)) if found else None
+    return [Budgets(found[0].cell.kind, axes.rows, tuple(found))] if found else []
 
 
 def expected(settings: Sequence[Cell]) -> tuple[Summary, ...]:
@@ -82,12 +78,7 @@ def first_of_drawn(settings: int, drawn: int) -> list[float]:
 
 def _values(cell: Cell) -> dict[int, float]:
     """Return the value of each seed, that of guessing for one that diverged; empty where another run has none."""
-    guess = _guess(cell)
+    classes = getattr(getattr(cell.experiment, "dataset", None), "classes", None)
+    guess = 1 / classes if classes else None
     diverged = {run.experiment.seed: guess for run in cell.runs if run.state == "diverged" and guess is not None}
     return {**diverged, **cell.by_seed} if len(cell.by_seed) + len(diverged) == cell.requested else {}
-
-
-def _guess(cell: Cell) -> float | None:
-    """Return the accuracy of answering with one class; None where the data set does not say how many it has."""
-    classes = getattr(getattr(cell.experiment, "dataset", None), "classes", None)
-    return 1 / classes if classes else None

@@ -14,15 +14,14 @@ from typing import Any
 
 from flbench.config import Training, headline_of
 from flbench.metric_specs import METRICS
-from flbench.report.cells import Cell, cells_of, gap_text, grouped, lines_below, mean_text
+from flbench.report.cells import Cell, cells_of, grouped, merge_rows, rows_of, tick_of
 from flbench.report.figures.style import COLORS, color_numbers
 from flbench.report.parts import Part
 from flbench.report.runs import Run, varied_methods
 from flbench.report.selection import tune
 from flbench.report.tables import KIND_TITLES, Layout, Table, lay_out, varies
 from flbench.report.ticks import Tick, axis_label, axis_names, axis_value, place_label, tick
-from flbench.report.units import merge_rows
-from flbench.report.wording import row_name
+from flbench.report.wording import gap_text, lines_below, mean_text, row_name
 from flbench.sweeps.axes import SECTION, axes_of
 
 #: A metric by round.
@@ -79,16 +78,17 @@ def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Ma
     kind, *place = _group(runs[0])
     is_training = isinstance(runs[0].experiment, Training)
     metric = layout.metric if is_training else headline_of(runs[0].experiment.to_json())
-    cells = cells_of(runs, metric)
+    frame = cells_of(runs, metric)
     tables: list[Table] = []
     if is_training:
-        cells = merge_rows(cells, layout.rows)
-        tuned = tune(cells, layout)
-        tables = lay_out(tuned.cells or cells, layout, chosen=tuned.axes)
+        frame = merge_rows(frame, layout.rows)
+        tuned = tune(frame, layout)
+        tables = lay_out(tuned.shown, layout, chosen=tuned.chosen)
+    cells = rows_of(frame)
     fields = axes_of(type(cell.experiment) for cell in cells)
     wanted = dict.fromkeys((*layout.rows, *layout.cols, *layout.tune, *fields))
     axes = [axis for axis in wanted if _is_axis(cells, axis)]
-    ticks = {axis: sorted({cell.tick(axis, axes) for cell in cells}) for axis in axes}
+    ticks = {axis: sorted({tick_of(cell, axis, axes) for cell in cells}) for axis in axes}
     few = [axis for axis in axes if len(ticks[axis]) <= len(COLORS)]
     colored = max(reversed(few), key=lambda axis: (axis in layout.rows, len(ticks[axis])), default=None)
     known = METRICS[metric]
@@ -102,7 +102,7 @@ def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Ma
         "color": None if colored is None else axes.index(colored),
         "cells": [
             {
-                "at": [ticks[axis].index(cell.tick(axis, axes)) for axis in axes],
+                "at": [ticks[axis].index(tick_of(cell, axis, axes)) for axis in axes],
                 "value": _number(cell.summary.mean, metric) if cell.summary else None,
                 "text": mean_text(cell),
                 "seeds": cell.requested,
@@ -111,17 +111,12 @@ def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Ma
             }
             for cell in cells
         ],
-        "tables": [_table_json(table, [_key(cell) for cell in cells]) for table in tables],
+        "tables": [_table_json(table, [cell.key for cell in cells]) for table in tables],
     }
 
 
 def _is_axis(cells: Sequence[Cell], axis: str) -> bool:
     return all(axis == "data" or cell.experiment.has(axis) for cell in cells) and varies(cells, axis)
-
-
-def _key(cell: Cell) -> tuple[Any, ...]:
-    """Return what identifies a cell, also after its settings were chosen."""
-    return cell.runs[0].cell, cell.fingerprint
 
 
 def _table_json(table: Table, keys: Sequence[Any]) -> dict[str, Any]:
@@ -130,7 +125,7 @@ def _table_json(table: Table, keys: Sequence[Any]) -> dict[str, Any]:
         "title": table.title,
         "rows": [row_name(row) or "all" for row in table.rows],
         "cols": [place_label(table.col_axes, col) or METRICS[table.metric].title for col in table.cols],
-        "cells": [[r, c, keys.index(_key(cell)), lines_below(cell)] for (r, c), cell in sorted(table.cells.items())],
+        "cells": [[r, c, keys.index(cell.key), lines_below(cell)] for (r, c), cell in table.cells.items()],
     }
 
 

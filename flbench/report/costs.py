@@ -9,8 +9,9 @@ from itertools import islice
 
 from flbench.halving import Halving
 from flbench.metric_specs import METRICS, Record, value_of
-from flbench.report.cells import Cell, summarize
+from flbench.report.cells import Cell
 from flbench.report.runs import Collection, Run
+from flbench.report.stats import summarize
 
 #: The value that each seed is to reach.
 Targets = Mapping[int, float]
@@ -35,10 +36,10 @@ class Costs:
     spread: float | None  # standard deviation of accuracy over clients
     recall: tuple[float | None, ...]  # of each class; None where no seed tested it
     reached: Reached | None  # None where there is no target
-    budget: int | None = None  # rounds that a search gave to all settings and seeds of the row and column
+    budget: int | None  # rounds that a search gave to all settings and seeds of the row and column
 
 
-def costs_of(cell: Cell, collection: Collection, targets: Targets | None) -> Costs:
+def costs_of(cell: Cell, collection: Collection, targets: Targets | None, budget: int | None) -> Costs:
     """Return the costs of a cell; with ``targets`` this reads the records of its runs."""
     records = [run.record for run in cell.runs if run.record is not None]
     recalls = [record["recall"] for record in records if record.get("recall")]
@@ -50,6 +51,7 @@ def costs_of(cell: Cell, collection: Collection, targets: Targets | None) -> Cos
         spread=_mean([value_of(record, "acc_sd") for record in records]),
         recall=tuple(_mean(values) for values in zip(*recalls, strict=False)),
         reached=_reached(cell, collection, targets) if targets is not None and has_curves else None,
+        budget=budget,
     )
 
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import fmean
 from typing import Any, TypeVar
 
-import numpy as np
-
-from flbench.config import Experiment
 from flbench.metric_specs import METRICS
-from flbench.report.board import Details, Section
+from flbench.report.board import Section
+from flbench.report.cells import Cell, Position, tick_of
 from flbench.report.planned import Planned, is_baseline_but_for, is_named, means
 from flbench.report.stats import LEVEL
-from flbench.report.summary import Standing, mean_ranks
-from flbench.report.tables import Position, Table
+from flbench.report.summary import mean_ranks
+from flbench.report.tables import Table
 from flbench.report.ticks import Tick
 from flbench.report.wording import column_name
 from flbench.sweeps import condition
@@ -36,46 +31,21 @@ AnyRow = TypeVar("AnyRow", bound="tuple[Any, ...]")
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a section."""
+    """A column of a table of a section."""
 
     section: Section
-    details: Details
+    table: Table
     number: int
-    rows: Mapping[tuple[Tick, ...], int]  # the table's rows by their place on the axes of the page
 
     @property
     def name(self) -> str:
         """Its label, as planned comparisons name it."""
-        return column_name(self.details.table, self.details.table.cols[self.number])
+        return column_name(self.table, self.table.cols[self.number])
 
     @property
-    def baseline(self) -> tuple[Tick, ...] | None:
-        """The row of the page with which the others are compared."""
-        table = self.details.table
-        return next((row for row, at in self.rows.items() if table.rows[at] == self.details.baseline), None)
-
-    @cached_property
-    def against_baseline(self) -> Mapping[Position, Planned]:
-        """The planned comparisons of one cell of the column with the baseline alone, by that cell's position."""
-        reference = self.standing(self.baseline) if self.baseline else None
-        cells, found = self.details.table.cells, dict[Position, Planned]()
-        alone = [one for one in self.section.planned if one.cells == 1 and not one.between and one.column == self.name]
-        for one in alone:
-            has_value, is_other = (
-                means(cells.values(), one.pair.field, of) for of in (one.pair.value, one.pair.against)
-            )
-            if reference and is_other(reference.cell.experiment):
-                is_baseline = is_baseline_but_for(one.pair.field, self.section.layout)
-                for at, cell in cells.items():
-                    if at[1] == self.number and has_value(cell.experiment) and is_baseline(cell.experiment):
-                        found.setdefault(at, one)
-        return found
-
-    def standing(self, row: tuple[Tick, ...]) -> Standing | None:
-        """Return the position of a row; None where nothing was requested."""
-        table = self.details.table
-        at = (self.rows[row], self.number) if row in self.rows else None
-        return Standing(table, at) if at in table.cells else None  # type: ignore[arg-type]
+    def cells(self) -> list[Cell]:
+        """Its cells, from the first row to the last; all agree in the fields that head the column."""
+        return [cell for (_, c), cell in self.table.cells.items() if c == self.number]
 
 
 @dataclass(frozen=True)
@@ -83,8 +53,13 @@ class Row:
     """A row over the columns."""
 
     row: tuple[Tick, ...]  # the place on each row axis
-    standings: tuple[Standing | None, ...]  # its position in each column
+    cells: tuple[Cell | None, ...]  # its cell in each column; None where nothing was requested
     better: tuple[bool, ...]  # by column, whether it is shown to be better than the baseline
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether parts of the model stay on the clients."""
+        return any(cell.personal for cell in self.cells if cell)
 
 
 @dataclass(frozen=True)
@@ -131,47 +106,71 @@ def headline(sections: Sequence[Section]) -> Headline | None:
     columns = [column for section in sections for column in _columns_of(section, len(sections))]
     if not columns:
         return None
-    row_axes = tuple(dict.fromkeys(axis for column in columns for axis in column.details.table.row_axes))
-    columns = [dataclasses.replace(column, rows=_places(column.details.table, row_axes)) for column in columns]
-    found = {row: None for column in columns for row in column.rows if column.standing(row)}
-    baseline = next((row for one in columns if (row := one.baseline) in found), None)
-    order = _in_order(list(found), columns, baseline)
-    rows = tuple(_row(columns, row) for row in order[:MOST_ROWS])
-    return Headline(row_axes, tuple(columns), rows, baseline, len(order) - len(rows))
+    row_axes = tuple(dict.fromkeys(axis for column in columns for axis in column.table.row_axes))
+    places = [_places(column.table, row_axes) for column in columns]
+    return _headline(row_axes, columns, places, most=MOST_ROWS)
 
 
 def whole(section: Section, kind: str) -> Headline:
     """Return all columns and rows of a section's tables on one kind of experiment, in their order."""
-    tables = [details for details in section.details if details.table.kind == kind]
-    columns = tuple(
-        Column(section, details, number, {row: r for r, row in enumerate(details.table.rows)})
-        for details in tables
-        for number in range(len(details.table.cols))
-    )
-    order = sorted({row for column in columns for row in column.rows})
-    baseline = next((row for column in columns if (row := column.baseline) is not None), None)
-    return Headline(tables[0].table.row_axes, columns, tuple(_row(columns, row) for row in order), baseline, 0)
+    tables = [table for table in section.details if table.kind == kind]
+    columns = [Column(section, table, number) for table in tables for number in range(len(table.cols))]
+    places = [{row: r for r, row in enumerate(column.table.rows)} for column in columns]
+    return _headline(tables[0].row_axes, columns, places, most=None)
 
 
-def _row(columns: Sequence[Column], row: tuple[Tick, ...]) -> Row:
-    standings = tuple(column.standing(row) for column in columns)
-    better = tuple(_is_better(column, one) for column, one in zip(columns, standings, strict=True))
-    return Row(row, standings, better)
+def _headline(
+    row_axes: tuple[str, ...],
+    columns: Sequence[Column],
+    places: Sequence[Mapping[tuple[Tick, ...], int]],
+    most: int | None,
+) -> Headline:
+    """Return a table of some columns.
+
+    Args:
+        row_axes: the fields of its rows.
+        columns: its columns.
+        places: for each column, the rows of its table by their place on ``row_axes``.
+        most: how many rows to show, the most important ones first; None: all, in their order.
+    """
+    cells: list[dict[tuple[Tick, ...], Cell]] = [
+        {row: cell for row, r in of.items() if (cell := column.table.cells.get((r, column.number)))}
+        for column, of in zip(columns, places, strict=True)
+    ]
+    baselines = [
+        next((row for row, r in of.items() if column.table.rows[r] == column.table.baseline), None)
+        for column, of in zip(columns, places, strict=True)
+    ]
+    references = [of.get(row) if row else None for of, row in zip(cells, baselines, strict=True)]
+    better = [_better(column, reference) for column, reference in zip(columns, references, strict=True)]
+    if most is None:
+        order = sorted({row for of in places for row in of})
+        baseline = next((row for row in baselines if row is not None), None)
+    else:
+        found = list(dict.fromkeys(row for of in cells for row in of))
+        baseline = next((row for row in baselines if row in found), None)
+        order = _in_order(found, columns, cells, baseline)
+    rows = []
+    for row in order[:most]:
+        own = tuple(of.get(row) for of in cells)
+        is_better = tuple(cell is not None and cell.origin in good for cell, good in zip(own, better, strict=True))
+        rows.append(Row(row, own, is_better))
+    return Headline(row_axes, tuple(columns), tuple(rows), baseline, len(order) - len(rows))
 
 
 def _columns_of(section: Section, sections: int) -> list[Column]:
     """Return the columns that a section shows; without a choice the first ones, so that ``sections`` have room."""
     columns = [
-        Column(section, details, number, {})
-        for details in section.details
-        if details.table.kind == section.details[0].table.kind
-        for number in range(len(details.table.cols))
+        Column(section, table, number)
+        for table in section.details
+        if table.kind == section.details[0].kind
+        for number in range(len(table.cols))
     ]
     if section.layout.headline is None:
         return columns[: max(1, MOST_COLUMNS // sections)]
     wanted = list(map(condition, section.layout.headline))
     places = {
-        number: next((place for place, test in enumerate(wanted) if test(_first(column))), None)
+        number: next((place for place, test in enumerate(wanted) if test(column.cells[0].experiment)), None)
         for number, column in enumerate(columns)
     }
     chosen = sorted((place, number) for number, place in places.items() if place is not None)
@@ -180,40 +179,38 @@ def _columns_of(section: Section, sections: int) -> list[Column]:
 
 def _places(table: Table, axes: Sequence[str]) -> dict[tuple[Tick, ...], int]:
     """Return a table's rows by their place on these axes, where sections have different ones: all cells have a head."""
-    own = {r: dict(zip(table.row_axes, row, strict=True)) for r, row in enumerate(table.rows)}
-    found = {}
-    for (r, _), cell in sorted(table.cells.items()):
-        found[tuple(own[r][axis] if axis in own[r] else cell.tick(axis) for axis in axes)] = r
-    return found
-
-
-def _first(column: Column) -> Experiment:
-    """Return an experiment of a column: all agree in the fields that head it."""
-    table = column.details.table
-    return next(cell.experiment for (_, c), cell in sorted(table.cells.items()) if c == column.number)
+    own = [dict(zip(table.row_axes, row, strict=True)) for row in table.rows]
+    return {
+        tuple(own[r][axis] if axis in own[r] else tick_of(cell, axis) for axis in axes): r
+        for (r, _), cell in table.cells.items()
+    }
 
 
 def _in_order(
-    rows: Sequence[tuple[Tick, ...]], columns: Sequence[Column], baseline: tuple[Tick, ...] | None
+    rows: Sequence[tuple[Tick, ...]],
+    columns: Sequence[Column],
+    cells: Sequence[Mapping[tuple[Tick, ...], Cell]],
+    baseline: tuple[Tick, ...] | None,
 ) -> list[tuple[Tick, ...]]:
     """Return the baseline, the rows of planned comparisons with its method, and the others, best first.
 
     A row is better than another one if it has values in more columns, then by its mean rank in these columns, as a
     share of the rows there.
     """
-    places: dict[tuple[Tick, ...], list[float]] = {row: [] for row in rows}
-    for column in columns:
-        standings = [(row, one) for row in rows if (one := column.standing(row)) and one.cell.complete]
-        means = [one.cell.summary.mean if one.cell.summary else math.nan for _, one in standings]
-        sign = 1 if METRICS[column.details.table.metric].lower_is_better else -1
-        ranks = mean_ranks(sign * np.array([means]).T) if means else []
-        for (row, _), rank in zip(standings, ranks, strict=True):
-            places[row].append(rank / len(standings))
+    shares: dict[tuple[Tick, ...], list[float]] = {row: [] for row in rows}
     planned = set()
-    for column in columns:
-        is_planned = is_named(column.details.table.cells.values(), column.section.layout)
-        planned |= {row for row in rows if (one := column.standing(row)) and is_planned(one.cell)}
-    return in_order(places, {baseline}, planned)
+    for column, found in zip(columns, cells, strict=True):
+        sign = 1 if METRICS[column.table.metric].lower_is_better else -1
+        means = {
+            row: {0: sign * found[row].summary.mean}  # type: ignore[union-attr]
+            for row in rows
+            if row in found and found[row].complete
+        }
+        for row, rank in mean_ranks(means).items():
+            shares[row].append(rank / len(means))
+        is_planned = is_named(column.table.cells.values(), column.section.layout)
+        planned |= {row for row, cell in found.items() if is_planned(cell)}
+    return in_order(shares, {baseline}, planned)
 
 
 def in_order(
@@ -235,17 +232,23 @@ def in_order(
     return sorted(scores, key=key)
 
 
-def _is_better(column: Column, standing: Standing | None) -> bool:
-    """Return whether a cell is shown to be better than the baseline of its column.
+def _better(column: Column, baseline: Cell | None) -> set[Position]:
+    """Return the cells of a column that are shown to be better than its baseline.
 
     By the planned comparison where there is one of these two cells alone, else by the exploratory test.
     """
-    if standing is None:
-        return False
-    table = column.details.table
-    at = table.twins.get(standing.at, standing.at)
-    planned = column.against_baseline.get(at)
-    contrast = planned.contrast if planned else column.details.to_baseline.get(at)
-    if contrast is None or contrast.p is None or contrast.p >= LEVEL:
-        return False
-    return (contrast.difference.mean < 0) == METRICS[table.metric].lower_is_better
+    found = {cell.at: cell.to_baseline for cell in column.cells}
+    alone = [one for one in column.section.planned if one.cells == 1 and not one.between and one.column == column.name]
+    for one in reversed(alone):  # the first of several counts
+        every = column.table.cells.values()
+        has_value, is_other = (means(every, one.pair.field, of) for of in (one.pair.value, one.pair.against))
+        if baseline and is_other(baseline.experiment):
+            is_baseline = is_baseline_but_for(one.pair.field, column.section.layout)
+            meant = (cell for cell in column.cells if has_value(cell.experiment) and is_baseline(cell.experiment))
+            found |= {cell.at: one.contrast for cell in meant}
+    is_lower_better = METRICS[column.table.metric].lower_is_better
+    return {
+        at
+        for at, one in found.items()
+        if one and one.p is not None and one.p < LEVEL and (one.difference.mean < 0) == is_lower_better
+    }

@@ -9,21 +9,32 @@ from collections.abc import Mapping, Sequence
 from flbench.config import KINDS, Training
 from flbench.errors import UserError
 from flbench.metric_specs import METRICS, value_of
-from flbench.report.board import Details, Leaderboard, Options, Section
-from flbench.report.budget import Budgets, budgets
-from flbench.report.cells import Cell, cells_of, gap_of, grouped
+from flbench.report.board import Leaderboard, Options, Section
+from flbench.report.budget import budgets
+from flbench.report.cells import (
+    Cell,
+    Position,
+    cells_of,
+    gap_of,
+    grouped,
+    measured,
+    merge_rows,
+    rows_of,
+    tick_of,
+    with_columns,
+)
 from flbench.report.costs import budgets_of, costs_of, targets_of
-from flbench.report.lr_range import Ranges, ranges
+from flbench.report.lr_range import ranges
 from flbench.report.paper import Paper
 from flbench.report.parts import Part, merged, place_of
 from flbench.report.planned import planned
 from flbench.report.provenance import Provenance
 from flbench.report.runs import Collection, Run, varied_methods
 from flbench.report.selection import OfKind, by_kind
+from flbench.report.stats import Contrast, contrasts
 from flbench.report.summary import overalls
 from flbench.report.tables import Layout, Table, lay_out, varies
 from flbench.report.ticks import Tick, axis_label, axis_value, tick
-from flbench.report.units import merge_rows
 from flbench.sweeps import condition
 from flbench.sweeps.axes import SECTION, axes_of, check_axis, check_metric
 
@@ -52,7 +63,7 @@ def build(parts: Sequence[Part], options: Options | None = None, papers: Sequenc
     return Leaderboard(
         options=options or Options(),
         sections=sections,
-        overall=overalls([(one.title, one.layout, [details.table for details in one.details]) for one in sections]),
+        overall=overalls([(one.title, one.layout, one.details) for one in sections]),
         collection=collection,
         chapters=tuple(
             writers[kind](members, collection) for kind, members in of_kind.items() if members and kind in writers
@@ -116,59 +127,55 @@ def _check(runs: Sequence[Run], layout: Layout) -> None:
 
 def _section(title: str, name: str, collection: Collection, layout: Layout) -> Section:
     cells = merge_rows(cells_of(collection.runs, layout.metric), layout.rows)
-    fingerprints = tuple(sorted({cell.fingerprint for cell in cells if cell.fingerprint}))
+    fingerprints = tuple(sorted({*cells.fingerprint} - {None}))
     if len(fingerprints) > 1:
         layout = dataclasses.replace(layout, rows=(*layout.rows, "data"))
-    tables: list[Table] = []
-    tuned: list[Table] = []
-    chosen: list[str] = []
-    details: list[Details] = []
-    lr_ranges: list[Ranges] = []
     kinds = by_kind(cells, layout)
-    curves: list[Budgets] = []
     searched = {} if layout.search is None else budgets_of(collection.runs, layout.search)
-    for kind in kinds:
-        everything = lay_out(kind.cells, layout)
-        of_best = lay_out(kind.tuned.cells, layout, chosen=kind.tuned.axes)
-        tables += everything
-        tuned += of_best
-        chosen += kind.tuned.axes
-        curves += filter(None, [budgets(kind.tuned, layout)])
-        details += [_details(table, collection, layout, searched) for table in of_best or everything]
-        if layout.search is None:  # else most rates are not trained to the end
-            lr_ranges += filter(None, [ranges(kind.cells, layout)])
-    own = [dataclasses.replace(cell, metric="acc_personal") for cell in cells if cell.personal]
+    laid_out = [lay_out(kind.shown, layout, chosen=kind.chosen) for kind in kinds]
+    shown = [[_with_details(table, collection, layout, searched) for table in tables] for tables in laid_out]
     return Section(
         title=title,
         name=name,
         place=place_of(collection.runs[0].training),
         layout=layout,
-        constants=", ".join([_constants(cells), *_following(kinds)]),
-        tables=tuple(tables),
-        tuned=tuple(tuned),
-        chosen=tuple(dict.fromkeys(chosen)),
-        own_shard=tuple(lay_out(own, layout, ranked=False)),
-        details=tuple(details),
-        planned=planned([(kind.shown, kind.axes) for kind in kinds], layout),
-        budgets=tuple(curves),
-        ranges=tuple(lr_ranges),
+        constants=", ".join([_constants(rows_of(cells)), *_following(kinds)]),
+        tables=tuple(
+            table
+            for kind, tables in zip(kinds, shown, strict=True)
+            for table in (lay_out(kind.cells, layout) if kind.chosen else tables)
+        ),
+        tuned=tuple(table for kind, tables in zip(kinds, shown, strict=True) if kind.chosen for table in tables),
+        chosen=tuple(dict.fromkeys(axis for kind in kinds for axis in kind.chosen)),
+        own_shard=tuple(lay_out(measured(cells[cells.personal.astype(bool)], "acc_personal"), layout, ranked=False)),
+        details=tuple(table for tables in shown for table in tables),
+        planned=planned(kinds, layout),
+        budgets=tuple(found for kind in kinds for found in budgets(kind)),
+        # Most rates of a search are not trained to the end.
+        ranges=tuple(found for kind in kinds for found in ranges(kind.cells, layout)) if layout.search is None else (),
         fingerprints=fingerprints,
     )
 
 
-def _details(table: Table, collection: Collection, layout: Layout, budgets: Mapping[str, int]) -> Details:
-    cells = sorted(table.cells.items())
+def _with_details(table: Table, collection: Collection, layout: Layout, budgets: Mapping[str, int]) -> Table:
+    """Return a table with its baseline, the contrasts to it, and the costs of its cells."""
     is_baseline = condition(layout.baseline) if layout.baseline else lambda _: False
-    row = next((at[0] for at, cell in cells if is_baseline(cell.experiment)), None)
-    costs = {}
-    for (r, c), cell in cells:
+    row = next((r for (r, _), cell in table.cells.items() if is_baseline(cell.experiment)), None)
+    to_baseline: dict[Position, Contrast] = {}
+    costs = []
+    compared = [cell for cell in table.cells.values() if cell.contest is not None]
+    for contest in grouped(compared, lambda cell: cell.contest):
+        values = {cell.at: cell.by_seed for cell in contest}
+        if (reference := next((at for at in values if at[0] == row), None)) is not None:
+            to_baseline |= contrasts(values, reference)
+    for (_, c), cell in table.cells.items():
         baseline = None if row is None else table.cells.get((row, c))
         comparable = baseline if baseline is not None and baseline.fingerprint == cell.fingerprint else None
-        found = costs_of(cell, collection, targets_of(cell, layout.target, comparable))
         race = None if layout.search is None else layout.search.race_of(cell.experiment.to_json())
-        costs[r, c] = dataclasses.replace(found, budget=budgets.get(race) if race else None)
-    ticks = None if row is None else table.rows[row]
-    return Details(table, ticks, table.to_baseline(ticks), costs)
+        targets = targets_of(cell, layout.target, comparable)
+        costs.append(costs_of(cell, collection, targets, budgets.get(race) if race else None))
+    frame = with_columns(table.frame, to_baseline=[to_baseline.get(at) for at in table.cells], costs=costs)
+    return dataclasses.replace(table, frame=frame, baseline=None if row is None else table.rows[row])
 
 
 def _following(kinds: Sequence[OfKind]) -> list[str]:
@@ -176,7 +183,7 @@ def _following(kinds: Sequence[OfKind]) -> list[str]:
     texts = []
     for kind in kinds:
         for axis, origin in kind.axes.of_cols:
-            values = {cell.tick(origin): cell.tick(axis) for cell in kind.shown}
+            values = {tick_of(cell, origin): tick_of(cell, axis) for cell in rows_of(kind.shown)}
             parts = [
                 f"{at.label} with {axis_label(origin, by)}" for by, at in sorted(values.items(), key=lambda of: of[0])
             ]
@@ -186,7 +193,7 @@ def _following(kinds: Sequence[OfKind]) -> list[str]:
 
 def _constants(cells: Sequence[Cell]) -> str:
     """Return the settings that all federated (or else all) cells of a section share, without usual defaults."""
-    federated = [cell for cell in cells if cell.experiment.kind == "federated"] or list(cells)
+    federated = [cell for cell in cells if cell.kind == "federated"] or list(cells)
     first = federated[0].experiment
     shown = []
     for axis in axes_of(type(cell.experiment) for cell in federated):
@@ -194,5 +201,5 @@ def _constants(cells: Sequence[Cell]) -> str:
         is_field = axis in type(first).model_fields
         usual = is_field and (value is None or (axis not in ALWAYS_NAMED and first.has_default(axis)))
         if not usual and not varies(federated, axis):
-            shown.append(axis_label(axis, federated[0].tick(axis)))
+            shown.append(axis_label(axis, tick_of(federated[0], axis)))
     return ", ".join(shown)

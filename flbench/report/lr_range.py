@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from flbench.metric_specs import METRICS
-from flbench.report.cells import Cell, grouped
+from flbench.report.cells import Cell, grouped, rows_of
 from flbench.report.tables import Layout, axes_for
 from flbench.report.ticks import Tick, place_label
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: A learning rate works where its mean is within this of the best one's: two points.
 WITHIN = 0.02
@@ -51,21 +55,22 @@ class Ranges:
     rows: tuple[Range, ...]
 
 
-def ranges(cells: Sequence[Cell], layout: Layout) -> Ranges | None:
-    """Return the ranges of learning rates; None for too few rates, or a metric that is no percentage."""
-    if not METRICS[cells[0].metric].percent:
-        return None
-    axes = axes_for(cells, layout, ["lr"])
+def ranges(cells: pd.DataFrame, layout: Layout) -> list[Ranges]:
+    """Return the ranges of learning rates of one kind; none for too few rates, or a metric that is no percentage."""
+    if not METRICS[layout.metric].percent:
+        return []
+    own = rows_of(cells)
+    axes = axes_for(own, layout, ["lr"])
     found = [
         _range(members, axes.row(members[0]), place_label(axes.cols, axes.col(members[0])))
-        for members in grouped(cells, lambda cell: (axes.col(cell), axes.row(cell)))
+        for members in grouped(own, lambda cell: (axes.col(cell), axes.row(cell)))
         if len(members) >= FEWEST_RATES
     ]
-    return Ranges(cells[0].experiment.kind, axes.rows, tuple(found)) if found else None
+    return [Ranges(own[0].kind, axes.rows, tuple(found))] if found else []
 
 
 def _range(cells: Sequence[Cell], row: tuple[Tick, ...], column: str) -> Range:
-    cells = sorted(cells, key=lambda cell: cell.training.lr)
+    cells = sorted(cells, key=lambda cell: cell.experiment.lr)
     sign = -1 if METRICS[cells[0].metric].lower_is_better else 1
     means = [sign * cell.summary.mean if cell.complete and cell.summary else -math.inf for cell in cells]
     best = means.index(max(means))
@@ -81,8 +86,8 @@ def _range(cells: Sequence[Cell], row: tuple[Tick, ...], column: str) -> Range:
         row=row,
         column=column,
         best=summary.mean if summary and math.isfinite(means[best]) else None,
-        low=cells[first].training.lr,
-        high=cells[last].training.lr,
+        low=cells[first].experiment.lr,
+        high=cells[last].experiment.lr,
         open_low=first == 0,
         open_high=last == len(cells) - 1,
         diverged=sum(run.state == "diverged" for run in runs),

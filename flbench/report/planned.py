@@ -6,7 +6,8 @@ those that meet its conditions. With ``between`` it is an interaction: the diffe
 minus that in the column with the second, of the same method and seed. Seeds are the unit: the t-test and its interval
 (``stats.paired``) are those of one mean difference a seed. Methods are not drawn from a population, so the conclusion
 is about their mean. A method that computes the same as another one counts once. Holm's correction is over the planned
-comparisons of the section alone, once for the tests of differences and once for those of equivalence (``judged``).
+comparisons of the section alone, once for the tests of differences and once for those of equivalence
+(``stats.corrected``).
 """
 
 from __future__ import annotations
@@ -15,60 +16,18 @@ import json
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import NamedTuple
 
 from flbench.config import Experiment, short_name
 from flbench.errors import UserError
 from flbench.messages import format_scalar
 from flbench.registry import Component
-from flbench.report.cells import FEWEST, Cell
-from flbench.report.stats import LEVEL, Contrast, Difference, corrected, equivalence_p, holm, paired
+from flbench.report.cells import Cell, rows_of, tick_of
+from flbench.report.selection import OfKind
+from flbench.report.stats import Contrast, Difference, corrected, paired
 from flbench.report.tables import KIND_TITLES, Axes, Layout, Pair
 from flbench.report.ticks import Tick, place_label
 from flbench.sweeps import condition
-
-At = TypeVar("At", bound=Hashable)
-
-#: What a planned comparison shows: a difference, none that matters, both, or nothing yet.
-Verdict = Literal["more", "less", "equivalent", "more, equivalent", "less, equivalent", "open"]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A comparison, with p-values that are corrected for all that it was planned with."""
-
-    contrast: Contrast
-    equivalence: float | None  # p-value of the test that the difference is within the margin; None where it is not made
-
-    @property
-    def is_different(self) -> bool:
-        """Whether the test shows a difference."""
-        p = self.contrast.p
-        return p is not None and p < LEVEL and self.contrast.difference.n >= FEWEST
-
-    @property
-    def is_equivalent(self) -> bool:
-        """Whether the test shows that the difference is within the margin."""
-        return self.equivalence is not None and self.equivalence < LEVEL
-
-    @property
-    def verdict(self) -> Verdict:
-        """The words of the tests that are significant."""
-        if not self.is_different:
-            return "equivalent" if self.is_equivalent else "open"
-        if self.contrast.difference.mean > 0:
-            return "more, equivalent" if self.is_equivalent else "more"
-        return "less, equivalent" if self.is_equivalent else "less"
-
-
-def judged(found: Mapping[At, Difference], margin: float) -> dict[At, Judged]:
-    """Return planned differences with corrected p-values (Holm); a margin of 0 means no test of equivalence.
-
-    Of 100 families at most 5 have a wrong "more" or "less", and at most 5 a wrong "equivalent".
-    """
-    close = {at: p for at, one in found.items() if margin > 0 and (p := equivalence_p(one, margin)) is not None}
-    p_values = dict(zip(close, holm(list(close.values())), strict=True))
-    return {at: Judged(contrast, p_values.get(at)) for at, contrast in corrected(found).items()}
 
 
 @dataclass(frozen=True)
@@ -97,15 +56,10 @@ class Planned:
 
     pair: Pair
     place: Place
-    judged: Judged
+    contrast: Contrast  # the difference, with its corrected p-values
     last: Difference | None  # by the last evaluations, where the values are means of several
     cells: int  # differences of cells that are averaged
     missing: int  # those left out, because a cell has no value for some seed
-
-    @property
-    def contrast(self) -> Contrast:
-        """The difference, with its corrected p-value."""
-        return self.judged.contrast
 
     @property
     def column(self) -> str:
@@ -175,46 +129,35 @@ def text_of(value: str) -> str:
     return f"{parsed.get('name', '')}({settings})" if settings else str(parsed.get("name", ""))
 
 
-@dataclass(frozen=True)
-class _Gain:
+class Gain(NamedTuple):
     """Cells of one method whose values are added and subtracted, seed by seed."""
 
     plus: tuple[Cell, ...]
     minus: tuple[Cell, ...]
 
-    @property
-    def complete(self) -> bool:
-        return all(cell.complete for cell in (*self.plus, *self.minus))
-
 
 #: What tells gains of a column apart: the row on the other axes, the version of the data, and the compared value.
 _Key = tuple[tuple[Hashable, ...], Tick]
-Gains = Mapping[Place, Mapping[_Key, _Gain]]
+Gains = Mapping[Place, Mapping[_Key, Gain]]
 
 
-def planned(kinds: Sequence[tuple[Sequence[Cell], Axes]], layout: Layout) -> tuple[Planned, ...]:
+def planned(kinds: Sequence[OfKind], layout: Layout) -> tuple[Planned, ...]:
     """Return the planned comparisons among the shown cells of each kind, in the columns that have both values."""
     places = {
         (pair, place): list(gains.values())
         for pair in layout.contrasts
-        for cells, axes in kinds
-        for place, gains in gains_of(cells, axes, pair).items()
+        for kind in kinds
+        for place, gains in gains_of(kind, pair).items()
     }
-    complete = {at: [gain for gain in gains if gain.complete] for at, gains in places.items()}
-    differences = {
-        at: found
-        for at, gains in complete.items()
-        if (found := _difference(gains, lambda cell: cell.by_seed)) is not None
+    complete = {
+        at: [gain for gain in gains if all(cell.complete for side in gain for cell in side)]
+        for at, gains in places.items()
     }
+    means = {at: _difference(gains, lambda cell: cell.by_seed) for at, gains in complete.items()}
+    lasts = {at: _difference(gains, lambda cell: cell.last_by_seed) for at, gains in complete.items()}
     return tuple(
-        Planned(
-            *at,
-            one,
-            _difference(complete[at], lambda cell: cell.last_by_seed),
-            len(complete[at]),
-            len(places[at]) - len(complete[at]),
-        )
-        for at, one in judged(differences, layout.tie_margin).items()
+        Planned(*at, one, lasts[at], len(complete[at]), len(places[at]) - len(complete[at]))
+        for at, one in corrected({at: gap for at, gap in means.items() if gap}, layout.tie_margin).items()
     )
 
 
@@ -234,24 +177,24 @@ def is_baseline_but_for(field: str, layout: Layout) -> Callable[[Experiment], bo
     return condition(one for one in layout.baseline if not one.startswith(f"{field}="))
 
 
-def gains_of(cells: Sequence[Cell], axes: Axes, pair: Pair) -> Gains:
+def gains_of(kind: OfKind, pair: Pair) -> Gains:
     """Return what a planned comparison compares among the shown cells of one kind, by column.
 
     Raises:
         UserError: two values of its field match the one to compare with.
     """
     is_meant = condition(pair.where)
-    cells = [cell for cell in cells if is_meant(cell.experiment)]
+    cells = [cell for cell in rows_of(kind.shown) if is_meant(cell.experiment)]
     if pair.between is None:
-        return _differences(cells, axes, pair)
+        return _differences(cells, kind.axes, pair)
     field = pair.between.field
     is_first, is_second = _is(field, pair.between.first), _is(field, pair.between.second)
-    firsts = _differences([cell for cell in cells if is_first(cell.experiment)], axes, pair)
-    seconds = _differences([cell for cell in cells if is_second(cell.experiment)], axes, pair)
+    firsts = _differences([cell for cell in cells if is_first(cell.experiment)], kind.axes, pair)
+    seconds = _differences([cell for cell in cells if is_second(cell.experiment)], kind.axes, pair)
     others = {place.without(field): gains for place, gains in seconds.items()}
     return {
         place.without(field): {
-            key: _Gain((*gain.plus, *other.minus), (*gain.minus, *other.plus))
+            key: Gain((*gain.plus, *other.minus), (*gain.minus, *other.plus))
             for key, gain in gains.items()
             if (other := others.get(place.without(field), {}).get(key)) is not None
         }
@@ -270,24 +213,24 @@ def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> Gains:
     firsts: dict[Place, dict[_Key, Cell]] = {}
     seen: set[Hashable] = set()
     for cell in sorted(cells, key=lambda cell: (axes.row(cell), axes.col(cell))):
-        place = Place(cell.experiment.kind, axes.cols, axes.col(cell)).without(pair.field)
+        place = Place(cell.kind, axes.cols, axes.col(cell)).without(pair.field)
         others = [tick for axis, tick in zip(axes.rows, axes.row(cell), strict=True) if axis != pair.field]
-        row = (*others, cell.fingerprint)
+        row, this = (*others, cell.fingerprint), tick_of(cell, pair.field)
         if is_reference(cell.experiment):
-            other = references.setdefault((place, row), cell).tick(pair.field)
-            if other != (this := cell.tick(pair.field)):
+            other = tick_of(references.setdefault((place, row), cell), pair.field)
+            if other != this:
                 raise UserError(
                     f"planned comparison against {pair.field}: {text_of(pair.against)}: {other.label} and {this.label} "
                     "both match; give the settings that tell them apart"
                 )
         elif is_first(cell.experiment) and (place, cell.unit) not in seen:
-            firsts.setdefault(place, {})[row, cell.tick(pair.field)] = cell
+            firsts.setdefault(place, {})[row, this] = cell
         seen.add((place, cell.unit))
     return {
         place: {
-            key: _Gain((cell,), (reference,))
+            key: Gain((cell,), (references[place, key[0]],))
             for key, cell in found.items()
-            if (reference := references.get((place, key[0]))) is not None
+            if (place, key[0]) in references
         }
         for place, found in firsts.items()
     }
@@ -308,15 +251,13 @@ def _is(field: str, value: str) -> Callable[[Experiment], bool]:
     return condition([f"{field}={value}"])
 
 
-def _difference(gains: Sequence[_Gain], values: Callable[[Cell], Mapping[int, float]]) -> Difference | None:
-    """Return the mean of some gains, paired by seed; None where no seed has all values."""
+def _difference(gains: Sequence[Gain], values: Callable[[Cell], Mapping[int, float]]) -> Difference | None:
+    """Return the mean of some gains, paired by seed; None without gains, and where no seed has all values."""
     if not gains:
         return None
-    sides = [gain.plus for gain in gains], [gain.minus for gain in gains]
-    return paired(*(_mean([[values(cell) for cell in cells] for cells in side]) for side in sides))
-
-
-def _mean(parts: Sequence[Sequence[Mapping[int, float]]]) -> dict[int, float]:
-    """Return the mean over gains of the sum of their values, for each seed that all cells have."""
-    seeds = sorted(set.intersection(*(set(of_cell) for cells in parts for of_cell in cells)))
-    return {seed: math.fsum(of_cell[seed] for cells in parts for of_cell in cells) / len(parts) for seed in seeds}
+    sides = []
+    for parts in ([gain.plus for gain in gains], [gain.minus for gain in gains]):
+        by_cell = [values(cell) for part in parts for cell in part]
+        seeds = sorted(set.intersection(*map(set, by_cell)))
+        sides.append({seed: math.fsum(of_cell[seed] for of_cell in by_cell) / len(gains) for seed in seeds})
+    return paired(*sides)

@@ -10,7 +10,7 @@ from typing import Any
 
 from flbench.config import Training, Where
 from flbench.errors import UserError
-from flbench.report.cells import Cell, cells_of, grouped
+from flbench.report.cells import Cell, cells_of, grouped, merge_rows, rows_of
 from flbench.report.leaderboard import section_of
 from flbench.report.parts import conditions_of, layout_of, pairs_of
 from flbench.report.planned import Gains, gains_of, text_of, value_text
@@ -18,7 +18,6 @@ from flbench.report.runs import Run
 from flbench.report.selection import OfKind, by_kind
 from flbench.report.tables import Layout
 from flbench.report.ticks import place_label
-from flbench.report.units import merge_rows
 from flbench.sweeps import CONTRAST_KEYS, Sweep, condition
 
 #: Columns that a message lists.
@@ -53,7 +52,7 @@ def _check_contrast(sweep: Sweep, contrast: Mapping[str, Any], where: Where, sec
     kinds = [kind for section in sections for kind in section]
     for index, pair in enumerate(pairs_of(contrast)):
         try:
-            found = [gains_of(kind.shown, kind.axes, pair) for kind in kinds]
+            found = [gains_of(kind, pair) for kind in kinds]
         except UserError as error:
             raise sweep.file.error(where, str(error)) from None
         if sweep.is_whole and not any(map(_is_paired, found)):
@@ -88,7 +87,7 @@ def _check_column(sweep: Sweep, wanted: Mapping[str, Any], where: Where, section
 
 def _columns(kind: OfKind) -> Iterator[tuple[str, Cell]]:
     """Yield the name of each column, and the cell of its first row, which stands for it."""
-    for members in grouped(kind.shown, kind.axes.col):
+    for members in grouped(rows_of(kind.shown), kind.axes.col):
         first = min(members, key=kind.axes.row)
         yield place_label(kind.axes.cols, kind.axes.col(first)), first
 

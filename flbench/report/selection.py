@@ -8,74 +8,67 @@ without any keeps its settings as columns.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flbench.choices import ON_VALIDATION_DATA, SelectBy
 from flbench.metric_specs import METRICS, value_of
-from flbench.report.cells import Cell, grouped, summarize
+from flbench.report.cells import Cell, grouped, rows_of, tick_of, with_columns
+from flbench.report.stats import summarize
 from flbench.report.tables import Axes, Layout, axes_for
 from flbench.report.ticks import axis_value, place_label
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Of fewer numbers each is an end: a choice among them is never marked as one at the edge of its grid.
 FEWEST_OF_GRID = 3
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """The hyperparameters that were chosen; everything is empty where nothing varies."""
-
-    axes: tuple[str, ...] = ()
-    tried: tuple[tuple[Cell, ...], ...] = ()  # the settings of each row and column, the best by the rule first
-    cells: tuple[Cell, ...] = ()  # the first of each, whose ``chosen`` says what it is
-
-
-@dataclass(frozen=True)
 class OfKind:
     """The cells of one kind of experiment in a section, and what its tables show of them."""
 
-    cells: Sequence[Cell]
-    tuned: Tuned
+    cells: pd.DataFrame  # every cell
+    chosen: tuple[str, ...]  # the hyperparameters that are chosen; empty where nothing varies
+    tried: tuple[tuple[Cell, ...], ...]  # the settings of each row and column, the best by the rule first
+    shown: pd.DataFrame  # the best ones, which say how they were chosen; every cell where nothing is chosen
     axes: Axes  # those of ``shown``
 
-    @property
-    def shown(self) -> Sequence[Cell]:
-        """The cells with chosen settings; all where nothing is chosen."""
-        return self.tuned.cells or self.cells
 
-
-def by_kind(cells: Sequence[Cell], layout: Layout) -> list[OfKind]:
+def by_kind(cells: pd.DataFrame, layout: Layout) -> list[OfKind]:
     """Return the cells of a section by their kind of experiment, federated before centralized."""
-    found = []
-    for kind in sorted({cell.experiment.kind for cell in cells}, reverse=True):
-        members = [cell for cell in cells if cell.experiment.kind == kind]
-        tuned = tune(members, layout)
-        found.append(OfKind(members, tuned, axes_for(tuned.cells or members, layout, tuned.axes)))
-    return found
+    return [tune(cells[cells.kind == kind], layout) for kind in sorted({*cells.kind}, reverse=True)]
 
 
-def tune(cells: Sequence[Cell], layout: Layout) -> Tuned:
-    """Return the settings of every row and column in the order of the rule, and the chosen one.
+def tune(cells: pd.DataFrame, layout: Layout) -> OfKind:
+    """Return cells of one kind with the settings of every row and column in the order of the rule, and the chosen one.
 
     Settings with missing seeds cannot be chosen; where no setting is complete, the one with the most seeds stands for
     all, so that the gap is shown. A hyperparameter that some rows lack is not tuned: each of its values is a row.
     Nothing is chosen where rows of a column have no setting in common.
     """
-    chosen = tuple(axis for axis in layout.tune if all(cell.experiment.has(axis) for cell in cells))
-    axes = axes_for(cells, layout, chosen)
+    chosen = tuple(axis for axis in layout.tune if all(one.has(axis) for one in cells.experiment))
+    own = rows_of(cells)
+    axes = axes_for(own, layout, chosen)
     tried: list[tuple[Cell, ...]] = []
     most = 0
-    for contest in grouped(cells, axes.col):
+    for contest in grouped(own, axes.col):
         rows = grouped(contest, axes.row)
         common = set.intersection(*({axes.col(cell, chosen) for cell in row} for row in rows))
         if not common:
-            return Tuned()
+            return OfKind(cells, (), (), cells, axes_for(own, layout))
         most = max(most, *map(len, rows))
         shared = ([cell for cell in row if axes.col(cell, chosen) in common] for row in rows)
         tried += [_ranked(settings, chosen, layout.select_by) for settings in shared]
-    best = tuple(_chosen(settings, chosen, layout.select_by) for settings in tried)
-    return Tuned(chosen, tuple(tried), best) if most > 1 else Tuned()
+    if most <= 1:
+        return OfKind(cells, (), (), cells, axes_for(own, layout))
+    best = cells.loc[[settings[0].Index for settings in tried]]
+    choices = [_choice(settings, chosen, layout.select_by) for settings in tried]
+    text, at_edge, lost = zip(*choices, strict=True)
+    shown = with_columns(best, chosen=text, at_edge=at_edge, lost=lost)
+    return OfKind(cells, chosen, tuple(tried), shown, axes_for(rows_of(shown), layout, chosen))
 
 
 def _ranked(settings: Sequence[Cell], axes: Sequence[str], select_by: SelectBy) -> tuple[Cell, ...]:
@@ -88,20 +81,20 @@ def _ranked(settings: Sequence[Cell], axes: Sequence[str], select_by: SelectBy) 
         score = _score(cell, select_by)
         return score is None, -len(cell.values) if score is None else -score, cell.dropped is not None
 
-    return tuple(sorted(sorted(settings, key=lambda cell: [cell.tick(axis) for axis in axes]), key=key))
+    return tuple(sorted(sorted(settings, key=lambda cell: [tick_of(cell, axis) for axis in axes]), key=key))
 
 
-def _chosen(settings: Sequence[Cell], axes: Sequence[str], select_by: SelectBy) -> Cell:
-    """Return the first of ranked settings, with the text that says how it was chosen."""
+def _choice(settings: Sequence[Cell], axes: Sequence[str], select_by: SelectBy) -> tuple[str, bool, bool]:
+    """Return the columns ``chosen``, ``at_edge`` and ``lost`` of the first of ranked settings."""
     best, number = settings[0], len(settings)
     if number > 1 and _score(best, select_by) is None:
         lost = all(cell.dropped is not None or "diverged" in cell.gaps for cell in settings)
-        return dataclasses.replace(best, chosen=f"none complete of {number}", lost=lost)
+        return f"none complete of {number}", False, lost
     at_edge = any(_is_end(best, settings, axis) for axis in axes)
-    parts = [place_label(axes, [best.tick(axis) for axis in axes])]
+    parts = [place_label(axes, [tick_of(best, axis) for axis in axes])]
     parts += [f"best of {number}"] if number > 1 else []
     parts += ["edge of the grid"] if at_edge else []
-    return dataclasses.replace(best, chosen=", ".join(parts), at_edge=at_edge)
+    return ", ".join(parts), at_edge, False
 
 
 def _is_end(best: Cell, settings: Sequence[Cell], axis: str) -> bool:

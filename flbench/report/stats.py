@@ -1,4 +1,4 @@
-"""Comparisons of cells: paired tests with Holm's correction, intervals across cells, Kendall's tau.
+"""Means, paired tests with Holm's correction, equivalence, intervals across cells, Kendall's tau.
 
 scipy has no t-test that treats equal differences exactly, and no Holm correction. statsmodels has Holm's correction,
 with the same numbers, but the overhead of its calls dominates a report, which corrects thousands of small tables.
@@ -7,19 +7,98 @@ with the same numbers, but the overhead of its calls dominates a report, which c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from flbench.report.cells import CONFIDENCE, Cell, summarize, with_images
+At = TypeVar("At", bound=Hashable)
 
-At = TypeVar("At")
+#: Coverage of every interval that is printed.
+CONFIDENCE = 0.95
 
 #: A difference is significant where its corrected p-value is below this.
 LEVEL = 0.05
 
+#: Fewer values than this have no interval: that of two is 9 standard deviations wide.
+FEWEST = 3
+
 #: Decimals of a difference between two recorded numbers; the digits below are rounding errors.
 _DECIMALS = 12
+
+#: What a comparison shows: a difference, none that matters, both, or nothing yet.
+Verdict = Literal["more", "less", "equivalent", "more, equivalent", "less, equivalent", "open"]
+
+
+def _t_quantile(freedom: float, share: float = (1 + CONFIDENCE) / 2) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, share))
+
+
+def _t_share(freedom: float, t: float) -> float:
+    """Return the share of Student's distribution that is below ``t``."""
+    from scipy.special import stdtr
+
+    return float(stdtr(freedom, t))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and spread of ``n`` values; ``sd`` is None for one value, ``half_width`` for fewer than ``FEWEST``."""
+
+    n: int
+    mean: float
+    sd: float | None
+    half_width: float | None
+
+
+def summarize(values: Sequence[float]) -> Summary | None:
+    """Return mean, sample sd (ddof 1) and half-width of the 95 % Student-t interval of the mean; None for no values.
+
+    The order of the values does not change a bit of the result.
+    """
+    n = len(values)
+    if n == 0:
+        return None
+    mean = math.fsum(values) / n
+    if n == 1:
+        return Summary(1, mean, None, None)
+    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    return Summary(n, mean, sd, None if n < FEWEST else _t_quantile(n - 1) * sd / math.sqrt(n))
+
+
+def with_images(found: Summary | None, images: int | None) -> float | None:
+    """Return the half-width of the 95 % interval of a mean over seeds, for images like those of the test set.
+
+    Let x_is be 1 where the model of seed s is right on image i, and p_i its mean over seeds. The mean of n seeds on
+    one test set of m images has the variance tau^2 / n + (E[p_i (1 - p_i)] / n + Var[p_i]) / m, where tau^2 is the
+    variance over seeds of the accuracy in the population. The sample variance over seeds estimates
+    tau^2 + E[p_i (1 - p_i)] / m, so that sd^2 / n has every term but Var[p_i] / m, which all seeds share and no
+    number of seeds reduces. It is at most p (1 - p) / m, the variance of a binomial share, which is added: exact
+    where all seeds are wrong on the same images, else an upper bound. The half-widths of both parts are added as
+    squares, so that the interval is never narrower than that over seeds alone; with Welch's degrees of freedom it
+    could be.
+
+    ``acc`` weighs clients equally: in seed s image i has a weight w_is, larger on a client with few images. Each
+    seed draws its own partition, so that the mean of w_is over seeds is 1 for every i. The spread of the weights is
+    in sd, and the shared variance is still Var[p_i] / m if a seed's errors do not depend on them. Only where the
+    data name each client's test images (the partition ``given``) do all seeds share the weights; the added term is
+    then too small, and records do not have the sizes of test shards.
+
+    Args:
+        found: the summary of the values of the seeds.
+        images: the number of test images of which the values are shares; None: they are no shares, and their interval
+            is that over seeds alone.
+    """
+    if found is None or found.half_width is None:
+        return None
+    if not images:
+        return found.half_width
+    from scipy.special import ndtri
+
+    share = min(max(found.mean, 0), 1)  # imported records may have any number
+    of_images = float(ndtri((1 + CONFIDENCE) / 2)) * math.sqrt(share * (1 - share) / images)
+    return math.hypot(found.half_width, of_images)
 
 
 @dataclass(frozen=True)
@@ -38,10 +117,7 @@ class Difference:
         """
         if self.half_width is None:
             return False
-        from scipy.special import stdtrit
-
-        freedom = self.n - 1
-        one_sided = float(stdtrit(freedom, 1 - LEVEL) / stdtrit(freedom, (1 + CONFIDENCE) / 2))
+        one_sided = _t_quantile(self.n - 1, 1 - LEVEL) / _t_quantile(self.n - 1)
         return sign * self.mean - one_sided * self.half_width > bound
 
 
@@ -63,10 +139,8 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
     if len(set(gaps)) == 1:
         half_width = None if summary.half_width is None else 0.0
         return Difference(summary.n, gaps[0], half_width, 2.0 ** (1 - summary.n) if gaps[0] else 1.0)
-    from scipy.special import stdtr
-
     t = summary.mean / (summary.sd / math.sqrt(summary.n))
-    return Difference(summary.n, summary.mean, summary.half_width, 2 * float(stdtr(summary.n - 1, -abs(t))))
+    return Difference(summary.n, summary.mean, summary.half_width, 2 * _t_share(summary.n - 1, -abs(t)))
 
 
 def equivalence_p(difference: Difference, margin: float) -> float | None:
@@ -82,58 +156,60 @@ def equivalence_p(difference: Difference, margin: float) -> float | None:
     room = margin - abs(found.mean)
     if found.half_width == 0:
         return 2.0**-found.n if room > 0 else 1.0
-    from scipy.special import stdtr, stdtrit
-
-    error = found.half_width / float(stdtrit(found.n - 1, (1 + CONFIDENCE) / 2))
-    return float(stdtr(found.n - 1, -room / error))
+    return _t_share(found.n - 1, -room / (found.half_width / _t_quantile(found.n - 1)))
 
 
-def welch_half_width(parts: Sequence[tuple[float, int]]) -> float:
-    """Return the half-width of the 95 % interval of a sum or difference of independent estimates.
-
-    Args:
-        parts: the variance of each estimate, and its degrees of freedom, by which those of the sum are approximated
-            (Satterthwaite 1946, Welch 1947).
-    """
-    from scipy.special import stdtrit
-
-    total = math.fsum(variance for variance, _ in parts)
-    if total == 0:
-        return 0.0
-    freedom = 1 / math.fsum((variance / total) ** 2 / df for variance, df in parts)
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number, in the same order (Holm 1979, controls the family-wise error)."""
-    corrected, least = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
-        least = max(least, min(1.0, (len(p_values) - rank) * p_values[index]))
-        corrected[index] = least
-    return corrected
+def holm(p_values: Mapping[At, float | None]) -> dict[At, float]:
+    """Return p-values corrected for their number (Holm 1979, controls the family-wise error); without missing ones."""
+    known = sorted(((p, at) for at, p in p_values.items() if p is not None), key=lambda pair: pair[0])
+    least, found = 0.0, dict[At, float]()
+    for rank, (p, at) in enumerate(known):
+        found[at] = least = max(least, min(1.0, (len(known) - rank) * p))
+    return found
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """A difference; ``p`` is corrected for all that it was tested with (Holm), None for single seeds."""
+    """A difference, with p-values that are corrected for all that it was tested with (Holm)."""
 
     difference: Difference
-    p: float | None
+    p: float | None  # None for single seeds
+    equivalence: float | None = None  # p-value of the test that it is within a margin; None where it is not made
+
+    @property
+    def is_different(self) -> bool:
+        """Whether the test shows a difference."""
+        return self.p is not None and self.p < LEVEL and self.difference.n >= FEWEST
+
+    @property
+    def is_equivalent(self) -> bool:
+        """Whether the test shows that the difference is within the margin."""
+        return self.equivalence is not None and self.equivalence < LEVEL
+
+    @property
+    def verdict(self) -> Verdict:
+        """The words of the tests that are significant."""
+        if not self.is_different:
+            return "equivalent" if self.is_equivalent else "open"
+        if self.difference.mean > 0:
+            return "more, equivalent" if self.is_equivalent else "more"
+        return "less, equivalent" if self.is_equivalent else "less"
 
 
-def contrasts(cells: Mapping[At, Cell], reference: At) -> dict[At, Contrast]:
-    """Return every other cell minus the one at ``reference``, over their common seeds."""
-    against = cells[reference].by_seed
-    return corrected(
-        {at: gap for at, cell in cells.items() if at != reference and (gap := paired(cell.by_seed, against))}
-    )
+def corrected(found: Mapping[At, Difference], margin: float = 0.0) -> dict[At, Contrast]:
+    """Return differences with p-values that are corrected for their number; a margin of 0 tests no equivalence.
+
+    Of 100 families at most 5 have a wrong "more" or "less", and at most 5 a wrong "equivalent".
+    """
+    p = holm({at: gap.p for at, gap in found.items()})
+    close = holm({at: equivalence_p(gap, margin) for at, gap in found.items()}) if margin > 0 else {}
+    return {at: Contrast(gap, p.get(at), close.get(at)) for at, gap in found.items()}
 
 
-def corrected(found: Mapping[At, Difference]) -> dict[At, Contrast]:
-    """Return differences with p-values that are corrected for their number."""
-    tested = {at: gap.p for at, gap in found.items() if gap.p is not None}
-    p_values = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return {at: Contrast(gap, p_values.get(at)) for at, gap in found.items()}
+def contrasts(values: Mapping[At, Mapping[int, float]], reference: At) -> dict[At, Contrast]:
+    """Return all other values by seed minus those at ``reference``, over their common seeds."""
+    gaps = {at: paired(seeds, values[reference]) for at, seeds in values.items() if at != reference}
+    return corrected({at: gap for at, gap in gaps.items() if gap})
 
 
 def interval_across(cells: Sequence[Mapping[int, float]], images: int | None = None) -> tuple[float, float] | None:
@@ -143,8 +219,7 @@ def interval_across(cells: Sequence[Mapping[int, float]], images: int | None = N
 
     Args:
         cells: the values of each cell by seed.
-        images: the number of test images that all values share, whose binomial error is added (``Cell.half_width``);
-            None: the values are no shares of test images.
+        images: the number of test images that all values share (``with_images``); None: they are no shares of images.
 
     Returns:
         None for fewer than ``FEWEST`` seeds, and where cells have different ones.
@@ -157,6 +232,20 @@ def interval_across(cells: Sequence[Mapping[int, float]], images: int | None = N
     if found is None or half_width is None:
         return None
     return found.mean - half_width, found.mean + half_width
+
+
+def welch_half_width(parts: Sequence[tuple[float, int]]) -> float:
+    """Return the half-width of the 95 % interval of a sum or difference of independent estimates.
+
+    Args:
+        parts: the variance of each estimate, and its degrees of freedom, by which those of the sum are approximated
+            (Satterthwaite 1946, Welch 1947).
+    """
+    total = math.fsum(variance for variance, _ in parts)
+    if total == 0:
+        return 0.0
+    freedom = 1 / math.fsum((variance / total) ** 2 / df for variance, df in parts)
+    return _t_quantile(freedom) * math.sqrt(total)
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:

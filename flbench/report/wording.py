@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flbench.metric_specs import METRICS, Metric
+from flbench.report.cells import Cell
 from flbench.report.costs import Reached
-from flbench.report.planned import Judged
-from flbench.report.stats import Contrast, Difference
+from flbench.report.stats import Contrast, Difference, summarize
 from flbench.report.tables import POINT, Layout, Table
 from flbench.report.ticks import Tick, axis_label, place_label
 
@@ -77,10 +77,10 @@ def margins_text(layouts: Iterable[Layout]) -> str:
     return " or ".join(dict.fromkeys(margin_text(one.tie_margin, METRICS[one.metric]) for one in layouts))
 
 
-def verdict_text(judged: Judged, layout: Layout) -> str:
+def verdict_text(contrast: Contrast, layout: Layout) -> str:
     """Return ``more``, ``less``, ``equivalent within 1 point``, both, or ``open``."""
     within = f"equivalent within {margin_text(layout.tie_margin, METRICS[layout.metric])}"
-    return judged.verdict.replace("equivalent", within)
+    return contrast.verdict.replace("equivalent", within)
 
 
 def reached_text(reached: Reached) -> str:
@@ -95,3 +95,57 @@ def bytes_text(count: float) -> str:
             return f"{count:.{0 if unit == 'B' else 1}f}\N{NO-BREAK SPACE}{unit}"
         count /= 1000
     raise AssertionError
+
+
+def lines_below(cell: Cell) -> list[str]:
+    """Return the lines below a cell's mean: spread and number of seeds, gaps, how its settings were chosen."""
+    metric, summary, below = METRICS[cell.metric], cell.summary, []
+    if summary:
+        spread = "" if summary.sd is None else f"sd {metric.text(summary.sd)}, "
+        below.append(f"{spread}n={summary.n}{', no interval' if summary.half_width is None else ''}")
+    if not cell.complete:
+        below.append(gap_text(cell))
+    below += [*code_text(cell), *tail_text(cell)]
+    if cell.collapsed:
+        worst = metric.text(min(cell.values))
+        below.append(f"{len(cell.collapsed)}/{len(cell.values)} collapsed, worst {worst}")
+    return [*below, *filter(None, [cell.chosen])]
+
+
+def code_text(cell: Cell) -> list[str]:
+    """Return ``1/3 with other code of a plug-in``: how many results were computed before a plug-in changed."""
+    changed = sum(bool(run.changed_plugins) for run in cell.runs)
+    return [f"{changed}/{cell.requested} with other code of a plug-in"] if changed else []
+
+
+def tail_text(cell: Cell) -> list[str]:
+    """Return ``last 97.10`` beside a mean over the last evaluations, and how many seeds have too few of them."""
+    last = summarize(list(cell.last_by_seed.values()))
+    if last is None:
+        return []
+    short = sum(run.record is not None and run.last is None for run in cell.runs)
+    return [f"last {METRICS[cell.metric].text(last.mean)}", *([f"{short} with the last alone"] if short else [])]
+
+
+def mean_text(cell: Cell) -> str:
+    """Return ``97.26 ± 1.05``, mean and half-width of its interval; empty where there is no value."""
+    if cell.summary is None:
+        return ""
+    metric, half_width = METRICS[cell.metric], cell.half_width
+    return metric.text(cell.summary.mean) + ("" if half_width is None else f" ± {metric.text(half_width)}")
+
+
+def gap_text(cell: Cell) -> str:
+    """Return ``not run``, ``2/3 diverged``, ``dropped at round 10`` or ``2/3: 1 failed (oom)``."""
+    if cell.gaps == {"pending": cell.requested}:
+        return "not run"
+    if cell.gaps.keys() == {"diverged"}:
+        return f"{cell.gaps['diverged']}/{cell.requested} diverged"
+    if len(cell.gaps) == 1 and cell.dropped is not None:
+        return next(iter(cell.gaps))
+    return f"{len(cell.values)}/{cell.requested}: {listing(cell.gaps)}"
+
+
+def listing(counts: Mapping[str, int]) -> str:
+    """Return ``1 diverged, 2 pending``."""
+    return ", ".join(f"{count} {what}" for what, count in counts.items())

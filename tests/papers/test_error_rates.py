@@ -21,8 +21,7 @@ from flbench.papers.sharpness.claims_width import grows, near
 from flbench.papers.sharpness.networks import Family
 from flbench.papers.sharpness.training import Descent
 from flbench.report.correlation import Correlation, Mean
-from flbench.report.planned import judged
-from flbench.report.stats import Difference, paired
+from flbench.report.stats import Difference, corrected, paired
 
 TIMES = 400
 
@@ -127,7 +126,7 @@ def dose_verdicts(draw: np.random.Generator, effect: float, margin: float = 0.01
     for _ in range(TIMES):
         ranks = {at: gap(5 + draw.standard_normal(10)) for at in range(6)}
         accs = {at: gap(effect + 0.005 * draw.standard_normal(10)) for at in range(6)}
-        shown, tested = judged(ranks, 0), judged(accs, margin)
+        shown, tested = corrected(ranks), corrected(accs, margin)
         found[dose_verdict([Dose(shown[at], tested[at]) for at in ranks])] += 1
     return found
 

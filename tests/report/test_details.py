@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,7 +98,7 @@ def test_rows_that_tried_no_setting_in_common_are_not_tuned() -> None:
 
 def test_one_learning_rate_a_row_is_not_compared_with_another() -> None:
     (table,) = board(run(0.5, norm="none", lr=0.1), run(0.9, norm="ln", lr=0.01)).sections[0].tables
-    assert table.contests == ()
+    assert all(cell.contest is None for cell in table.cells.values())
 
 
 def test_a_hyperparameter_that_some_rows_lack_makes_rows() -> None:
@@ -122,7 +123,7 @@ def test_a_field_that_follows_from_the_row_belongs_to_its_label() -> None:
     assert (table.row_axes, table.col_axes) == (("method", "norm"), ("partition",))
     labels = ["none, weight_decay 0", "ln, weight_decay 0.1", "fn, weight_decay 0"]
     assert sorted({row[1].label for row in table.rows}) == sorted(labels)
-    assert len(table.contests) == 2 and all(len(contest) == 6 for contest in table.contests)
+    assert Counter(cell.contest for cell in table.cells.values()) == {0: 6, 1: 6}
     varied = [run(0.5, norm=norm, weight_decay=decay) for norm in ("none", "ln") for decay in (0.0, 0.1)]
     assert board(*varied).sections[0].tables[0].col_axes == ("weight_decay", "partition")
 
@@ -204,8 +205,8 @@ def test_a_baseline_on_other_data_is_no_target(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(norm="none"), 0.5, bytes_up=10, fingerprint="aaaaaaaaaaaaaaaa")
     finish(store, experiment(norm="ln"), 0.6, bytes_up=10, fingerprint="bbbbbbbbbbbbbbbb")
-    (details,) = leaderboard_of(collect(StoreSource(store))).sections[0].details
-    reached = {details.table.rows[r][1].label: costs.reached for (r, _), costs in details.costs.items()}
+    (table,) = leaderboard_of(collect(StoreSource(store))).sections[0].details
+    reached = {table.rows[r][1].label: cell.costs.reached for (r, _), cell in table.cells.items()}
     assert reached["none"] is not None and reached["none"].rounds == 20
     assert reached["ln"] is None
 
@@ -219,8 +220,8 @@ def test_the_first_record_that_is_as_good_as_the_target_reaches_it(
 ) -> None:
     store = Store(tmp_path)
     finish(store, experiment(), lines=[{"round": 10, "loss": 0.9, "acc": 0.1}, {"round": 20, "loss": 0.5, "acc": 0.6}])
-    (details,) = leaderboard_of(collect(StoreSource(store)), metric=metric, target=target).sections[0].details
-    (costs,) = details.costs.values()
+    (table,) = leaderboard_of(collect(StoreSource(store)), metric=metric, target=target).sections[0].details
+    (costs,) = (cell.costs for cell in table.cells.values())
     assert costs.reached is not None and costs.reached.rounds == rounds
 
 
@@ -370,8 +371,8 @@ def test_means_ranks_and_figures_use_the_common_settings(tmp_path: Path) -> None
     found = leaderboard_of(collect(StoreSource(store)))
     (summary,) = found.overall
     assert {row.row[1].label: round(row.mean, 4) for row in summary.rows if row.mean} == {"none": 0.6, "ln": 0.7}
-    for details in found.sections[0].details:
-        assert {round(c.summary.mean, 4) for c in details.table.cells.values() if c.summary} == {0.6, 0.7}
+    for table in found.sections[0].details:
+        assert {round(c.summary.mean, 4) for c in table.cells.values() if c.summary} == {0.6, 0.7}
     (heatmap,) = draw(found, "heatmap")
     texts = {text.get_text() for panel in heatmap.figure.axes for text in panel.texts}
     assert {text.split()[0] for text in texts if text.strip()} == {"60.00", "70.00"}

@@ -87,8 +87,7 @@ def test_a_planned_comparison_of_the_two_cells_decides() -> None:
     """Alone its test has more power than one with the correction for all rows of the column."""
     (section,) = board(("classes:1",), contrasts=pairs("ln")).sections
     (planned,) = section.planned
-    contrast = dataclasses.replace(planned.contrast, p=0.5)
-    refuted = dataclasses.replace(planned, judged=dataclasses.replace(planned.judged, contrast=contrast), cells=1)
+    refuted = dataclasses.replace(planned, contrast=dataclasses.replace(planned.contrast, p=0.5), cells=1)
     found = headline([dataclasses.replace(section, planned=(refuted,))])
     assert found is not None
     better = {" ".join(at.label for at in row.row): row.better[0] for row in found.rows}
@@ -146,7 +145,7 @@ def test_sections_with_other_row_axes_share_the_table() -> None:
     (heads,) = leaderboard_of(Collection(runs), rows=("method", "norm", "head")).sections
     found = headline([plain, heads])
     assert found is not None and found.row_axes == ("method", "norm", "head")
-    filled = {" ".join(at.label for at in row.row): [one is not None for one in row.standings] for row in found.rows}
+    filled = {" ".join(at.label for at in row.row): [cell is not None for cell in row.cells] for row in found.rows}
     assert filled["fedavg none linear"] == [True, True] and filled["fedavg none cosine"] == [False, True]
 
 

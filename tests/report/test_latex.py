@@ -90,7 +90,7 @@ def test_bold_is_what_is_shown_and_ties_have_notes() -> None:
     tables = {one.name: one for one in tables_of(board)}
     assert list(tables) == ["planned-digits-mlp", "interactions-digits-mlp", "all-digits-mlp"]
     planned = board.sections[0].planned
-    shown = {(one.name, one.column) for one in planned if one.judged.is_different}
+    shown = {(one.name, one.column) for one in planned if one.contrast.is_different}
     bold = {
         (row[0].text + grid.head[0].removeprefix("comparison"), head)
         for grid in (tables["planned-digits-mlp"].grid, tables["interactions-digits-mlp"].grid)

@@ -40,26 +40,27 @@ def table(found: Leaderboard) -> Any:
     return found.sections[0].tables[0]
 
 
-def names(found: Leaderboard, positions: Any) -> set[str]:
-    return {table(found).rows[r][1].label for r, _ in positions}
+def names(found: Leaderboard, mark: str) -> set[str]:
+    """The norms of the cells with a mark: ``is_best``, ``is_tied``, ``to_best``."""
+    return {table(found).rows[r][1].label for (r, _), cell in table(found).cells.items() if getattr(cell, mark)}
 
 
 def test_cells_that_are_shown_to_be_less_than_a_point_worse_are_tied() -> None:
     # rms: -0.5 points with sd 0.1, so that the one-sided bound is -0.5 - 2.92 * 0.1 / sqrt 3 = -0.67. gn is undecided.
     found = board({**VALUES, "rms": (0.795, 0.806, 0.814)})
-    assert names(found, table(found).best) == {"ln", "fn"}, "equal printed means"
-    assert names(found, table(found).tied) == {"rms"}
+    assert names(found, "is_best") == {"ln", "fn"}, "equal printed means"
+    assert names(found, "is_tied") == {"rms"}
     text = markdown_of(found)
     assert "| fedavg | rms | **80.50 ± " in text and "| fedavg | gn | 76.00 ± " in text
     # No spread over seeds; of the 355 images 1.96 * sqrt(0.61 * 0.39 / 355) = 5.07 points.
     assert "| fedavg | none | 61.00 ± 5.07 |" in text
     narrow = board({**VALUES, "rms": (0.795, 0.806, 0.814)}, margin=0.006)
-    assert names(narrow, table(narrow).tied) == set()
+    assert names(narrow, "is_tied") == set()
 
 
 def test_p_values_are_corrected_for_the_column() -> None:
     found = board()
-    contrasts = {table(found).rows[r][1].label: one for (r, _), one in table(found).to_best.items()}
+    contrasts = {table(found).rows[r][1].label: c.to_best for (r, _), c in table(found).cells.items() if c.to_best}
     raw = {name: one.difference.p for name, one in contrasts.items()}
     assert raw["none"] == pytest.approx(2 * (0.5 - 0.5 * 34.641016 / (34.641016**2 + 2) ** 0.5), abs=1e-6)
     assert contrasts["none"].p == pytest.approx(3 * raw["none"]), "the smallest of three"
@@ -68,16 +69,16 @@ def test_p_values_are_corrected_for_the_column() -> None:
 
 def test_single_seeds_allow_no_test() -> None:
     found = board({"none": [0.5], "ln": [0.6]})
-    assert names(found, table(found).best) == {"ln"}
-    assert table(found).tied == frozenset()
+    assert names(found, "is_best") == {"ln"}
+    assert names(found, "is_tied") == set()
     assert "### Differences" not in markdown_of(found)
 
 
 def test_incomplete_cells_are_neither_best_nor_tied() -> None:
     found = board({"none": [0.6, 0.7, 0.65], "ln": [0.9, 0.9, None], "fn": [0.6, 0.71, 0.66]})
-    assert names(found, table(found).best) == {"fn"}
-    assert names(found, table(found).tied) == set(), "0.67 points worse, and undecided with three seeds"
-    assert {table(found).rows[r][1].label for r, _ in table(found).to_best} == {"none"}
+    assert names(found, "is_best") == {"fn"}
+    assert names(found, "is_tied") == set(), "0.67 points worse, and undecided with three seeds"
+    assert names(found, "to_best") == {"none"}
 
 
 def test_the_baseline_is_fedavg_without_normalization_by_default() -> None:

@@ -11,9 +11,8 @@ import pytest
 
 from flbench.errors import UserError
 from flbench.report.board import Section
-from flbench.report.planned import judged
 from flbench.report.runs import Collection, Run
-from flbench.report.stats import Difference, equivalence_p, paired
+from flbench.report.stats import Difference, corrected, equivalence_p, paired
 from flbench.report.tables import Between, Pair
 from flbench.report.write.json import to_json
 from tests.report.stores import draw, experiment, leaderboard_of, markdown_of
@@ -155,14 +154,14 @@ def test_the_test_of_equivalence_is_that_of_the_nearer_bound() -> None:
 )
 def test_verdicts(mean: float, half_width: float, verdict: str) -> None:
     p = 0.0001 if abs(mean) > half_width else 0.8
-    assert judged({0: Difference(10, mean, half_width, p)}, 0.01)[0].verdict == verdict
+    assert corrected({0: Difference(10, mean, half_width, p)}, 0.01)[0].verdict == verdict
 
 
 def test_a_family_is_corrected_for_its_size() -> None:
     """Of three with p 0.02 none is significant: 3 * 0.02 = 0.06; nor is any of three with p 0.02 of equivalence."""
     one = Difference(10, 0.02, 0.0198, 0.02)
-    assert [found.verdict for found in judged(dict.fromkeys(range(3), one), 0.01).values()] == ["open"] * 3
-    assert judged({0: one}, 0.01)[0].verdict == "more"
+    assert [found.verdict for found in corrected(dict.fromkeys(range(3), one), 0.01).values()] == ["open"] * 3
+    assert corrected({0: one}, 0.01)[0].verdict == "more"
 
 
 def test_json_has_the_verdict_and_the_interaction() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from flbench.exchange import exports, transfer
 from flbench.exchange.transfer import FilesSource
-from flbench.report.cells import Cell, lines_below
+from flbench.report.cells import Cell
 from flbench.report.runs import collect
+from flbench.report.wording import lines_below
 from flbench.run_sources import StoreSource
 from flbench.store import Store
 from tests.report.stores import experiment, finish, leaderboard_of, markdown_of, records

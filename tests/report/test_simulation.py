@@ -14,10 +14,9 @@ from flbench.config import Experiment
 from flbench.data.datasets import load
 from flbench.data.shards import shards_of
 from flbench.report.budget import expected
-from flbench.report.cells import Cell, summarize
-from flbench.report.planned import judged
+from flbench.report.cells import Cell, cells_of, rows_of
 from flbench.report.runs import Run
-from flbench.report.stats import LEVEL, contrasts, interval_across, paired
+from flbench.report.stats import LEVEL, contrasts, corrected, interval_across, paired, summarize
 from flbench.streams import stream
 from tests.report.stores import experiment
 
@@ -157,8 +156,8 @@ def test_seeds_of_one_normal_distribution_rarely_collapse(seeds: int, most: floa
 
 
 def _cell(values: list[float]) -> Cell:
-    runs = (Run(request(seed), 20, "done", record={"acc": value}) for seed, value in enumerate(values))
-    return Cell(tuple(runs), "acc")
+    runs = [Run(request(seed), 20, "done", record={"acc": value}) for seed, value in enumerate(values)]
+    return rows_of(cells_of(runs, "acc"))[0]
 
 
 @cache
@@ -192,7 +191,7 @@ def test_families_of_planned_comparisons_are_rarely_wrong(seeds: int) -> None:
     for values in truth + 0.005 * draw.standard_normal((families, seeds, 12)):
         zero = dict.fromkeys(range(seeds), 0.0)
         gaps = {at: paired(dict(enumerate(values[:, at].tolist())), zero) for at in range(12)}
-        words = [one.verdict for one in judged({at: gap for at, gap in gaps.items() if gap}, margin).values()]
+        words = [one.verdict for one in corrected({at: gap for at, gap in gaps.items() if gap}, margin).values()]
         wrong["difference"] += any(word.startswith(("more", "less")) for word in words[:4]) or any(
             word.startswith("less") for word in words[4:]
         )
@@ -210,7 +209,7 @@ def test_a_column_of_equal_cells_rarely_has_a_bold_one(seeds: int) -> None:
     """Eleven cells against the baseline, which all comparisons share: Holm's correction is over the column."""
     alarms, times = 0, 1000
     for values in runs(12, seeds)[:times]:
-        cells = {at: _cell((of / 100).tolist()) for at, of in enumerate(values)}
+        cells = {at: dict(enumerate((of / 100).tolist())) for at, of in enumerate(values)}
         alarms += any(one.p is not None and one.p < LEVEL for one in contrasts(cells, 0).values())
     assert alarms / times <= 0.05 + 4 * (0.05 * 0.95 / times) ** 0.5
 
@@ -229,7 +228,7 @@ def test_interactions_of_cells_that_share_a_reference(seeds: int) -> None:
         zero = dict.fromkeys(range(seeds), 0.0)
         gaps = {at: paired(dict(enumerate(of.tolist())), zero) for at, of in enumerate(gains)}
         known = {at: gap for at, gap in gaps.items() if gap is not None and gap.half_width is not None}
-        alarms += any(one.is_different for one in judged(known, 0.01).values())
+        alarms += any(one.is_different for one in corrected(known, 0.01).values())
         covered += sum(abs(gap.mean) <= (gap.half_width or 0.0) for gap in known.values())
     assert alarms / times <= 0.05 + 4 * (0.05 * 0.95 / times) ** 0.5
     assert covered / 3 / times == pytest.approx(0.95, abs=0.015)

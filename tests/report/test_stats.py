@@ -6,8 +6,7 @@ import random
 import pytest
 from scipy.stats import ttest_rel
 
-from flbench.report.cells import FEWEST, Summary, summarize
-from flbench.report.stats import Difference, holm, interval_across, kendall_tau, paired
+from flbench.report.stats import FEWEST, Difference, Summary, holm, interval_across, kendall_tau, paired, summarize
 
 
 @pytest.mark.parametrize(("degrees", "table"), [(2, 4.303), (4, 2.776), (9, 2.262), (29, 2.045)])
@@ -100,7 +99,7 @@ def test_differences_without_spread_or_pairs() -> None:
     ],
 )
 def test_holm_by_hand(raw: list[float], corrected: list[float]) -> None:
-    assert holm(raw) == pytest.approx(corrected, abs=1e-12)
+    assert holm(dict(enumerate(raw))) == pytest.approx(dict(enumerate(corrected)), abs=1e-12)
 
 
 def test_the_interval_across_cells_has_seeds_as_units() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def test_rows_that_are_the_same_everywhere_are_merged_under_all_names() -> None:
     found = board()
     (table,) = found.sections[0].tables
     assert [row[0].label for row in table.rows] == [*["fedavg = fedbn"] * 2, *["fedlc"] * 2, *["fedprox"] * 2]
-    assert {cell.summary.n for cell in table.in_order if cell.summary} == {3}
+    assert {cell.summary.n for cell in table.cells.values() if cell.summary} == {3}
     cells = to_json(found)["cells"]
     assert len(cells) == 16 and len({run for cell in cells for run in cell["run_ids"]}) == 48, "JSON has all runs"
     same = {cell["experiment"]["method"]: cell["same_as"] is not None for cell in cells}
@@ -46,11 +47,14 @@ def test_rows_that_are_the_same_everywhere_are_merged_under_all_names() -> None:
 
 def test_a_copy_in_one_column_is_compared_once_and_shares_the_marks() -> None:
     (table,) = board().sections[0].tables
-    copies = {table.rows[row][0].label for (row, _) in table.twins}
-    assert copies == {"fedprox"} and {c for _, c in table.twins} == {0}
-    assert [len(contest) for contest in table.contests] == [4, 6]
-    for copy, origin in table.twins.items():
-        assert (copy in table.best | table.tied) == (origin in table.best | table.tied)
+    copies = [cell for cell in table.cells.values() if cell.origin != cell.at]
+    assert {table.rows[cell.at[0]][0].label for cell in copies} == {"fedprox"} and {cell.at[1] for cell in copies} == {
+        0
+    }
+    assert Counter(cell.contest for cell in table.cells.values() if cell.contest is not None) == {0: 4, 1: 6}
+    for copy in copies:
+        origin = table.cells[copy.origin]
+        assert (copy.is_best, copy.is_tied) == (origin.is_best, origin.is_tied)
     assert "= fedavg = fedbn ln" in markdown_of(board())
 
 

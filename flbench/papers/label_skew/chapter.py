@@ -22,10 +22,10 @@ from flbench.papers.label_skew.correlations import READING, Mechanism, RankCorre
 from flbench.papers.label_skew.probe_cells import Births, Probed, at_best_rate, has_probes, probed
 from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
+from flbench.report.cells import distinct, tick_of
 from flbench.report.claims import Claim, claims_grid
 from flbench.report.correlation import Mean
 from flbench.report.runs import Collection
-from flbench.report.units import distinct
 
 #: Kinds of figures that stand in the chapter where a report has one.
 KINDS = ("why", "sharpening", "overfit", "features")
@@ -65,9 +65,9 @@ def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Syn
     """Return a synthesis of each section, with the records of round 0 where probes have them."""
     births, syntheses = Births(collection), []
     for section in sections:
-        everything = [cell for table in section.tables for cell in table.in_order]
+        everything = [cell for table in section.tables for cell in table.cells.values()]
         cells = probed(distinct(everything), births)
-        tuned = probed(distinct(cell for details in section.details for cell in details.table.in_order), births)
+        tuned = probed(distinct(cell for table in section.details for cell in table.cells.values()), births)
         shared, shown = ([one for one in some if one.is_federated and not one.cell.personal] for some in (cells, tuned))
         best = at_best_rate(shown)
         metric = METRICS[cells[0].cell.metric] if cells else None
@@ -159,7 +159,7 @@ def _cell_table(cells: Sequence[Probed]) -> Grid:
     heads = (*axes, "lr", metric.title, "rank", "1st", "growth", "agreement", "λ start", "λ end", "2/λ end", "lr λ/2")
     rows = [
         (
-            *words(*(one.cell.tick(axis).label for axis in axes)),
+            *words(*(tick_of(one.cell, axis).label for axis in axes)),
             number_entry(one.lr),
             number_entry(one.acc, metric.text),
             number_entry(one.rank),
@@ -168,7 +168,7 @@ def _cell_table(cells: Sequence[Probed]) -> Grid:
             number_entry(2 / one.final if one.final else None),
             number_entry(one.used),
         )
-        for one in sorted(cells, key=lambda one: tuple(one.cell.tick(axis) for axis in axes))
+        for one in sorted(cells, key=lambda one: tuple(tick_of(one.cell, axis) for axis in axes))
     ]
     return Grid(heads, tuple(rows), len(axes))
 

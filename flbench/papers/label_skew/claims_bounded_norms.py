@@ -21,6 +21,7 @@ from flbench.papers.label_skew.correlations import (
     mean_points_text,
 )
 from flbench.papers.label_skew.probe_cells import Probed
+from flbench.report.cells import tick_of
 from flbench.report.claims import Claim, Verdict
 from flbench.report.correlation import Mean, mean
 
@@ -218,7 +219,7 @@ def _by_growth(pairs: Sequence[_Pair]) -> Means:
 
 def _by_norm(tuned: Sequence[Probed]) -> Means | None:
     """Every normalization against none, beside the growth of its norms."""
-    labels = list(dict.fromkeys(one.norm_label for one in sorted(tuned, key=lambda one: one.cell.tick("norm"))))
+    labels = list(dict.fromkeys(one.norm_label for one in sorted(tuned, key=lambda one: tick_of(one.cell, "norm"))))
     pairs = {label: _pairs(tuned, _at_best, label) for label in labels}
     everything = [pair for label in labels if label != "none" for pair in pairs[label]]
     if not everything:

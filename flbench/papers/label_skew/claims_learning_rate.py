@@ -76,10 +76,10 @@ def judge(ranges: Sequence[Ranges], cells: Sequence[Probed], tuned: Sequence[Pro
 
 def _rows(ranges: Sequence[Ranges], cells: Sequence[Probed]) -> tuple[list[_Row], int, int]:
     """Return the rows that work somewhere, the number that works nowhere, and the number that is not finished."""
-    known = {id(one.cell): one for one in cells}
+    known = {one.cell.key: one for one in cells}
     rows, idle, unsettled = [], 0, 0
     for one in (one for some in ranges for one in some.rows):
-        members = tuple(known[id(cell)] for cell in one.cells if id(cell) in known)
+        members = tuple(known[cell.key] for cell in one.cells if cell.key in known)
         if not members:
             continue
         if any(run.result is None for cell in one.cells for run in cell.runs):

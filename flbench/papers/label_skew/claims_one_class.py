@@ -15,9 +15,8 @@ from flbench.papers.evidence import combined, points_text, range_text
 from flbench.papers.label_skew.probe_cells import Probed, Value, by_seed, number, probes_of
 from flbench.report.cells import grouped
 from flbench.report.claims import Claim
-from flbench.report.planned import judged
 from flbench.report.runs import Run
-from flbench.report.stats import Difference, paired
+from flbench.report.stats import Difference, corrected, paired
 
 PAPER = "Zhang et al. 2024"
 
@@ -125,7 +124,7 @@ _OUTCOMES: Mapping[int, bool | None] = {1: True, -1: False, 0: None}
 
 def _shown(gaps: Sequence[Difference | None]) -> list[int]:
     """Return 1 where a difference is shown to be above 0, -1 where below, else 0, corrected for their number."""
-    found = judged({at: gap for at, gap in enumerate(gaps) if gap is not None}, 0)
+    found = corrected({at: gap for at, gap in enumerate(gaps) if gap is not None})
     signs = {"more": 1, "less": -1}
     return [signs.get(found[at].verdict, 0) if at in found else 0 for at in range(len(gaps))]
 

@@ -21,7 +21,7 @@ from flbench.papers.label_skew.published import (
 from flbench.papers.prediction import Seeds, Spread, pool, predict
 from flbench.papers.published_numbers import WIDEST, Comparison, Judgement, judgements, without_comparison
 from flbench.registry import DATASETS
-from flbench.report.cells import Cell, cells_of, grouped
+from flbench.report.cells import Cell, cells_of, grouped, rows_of
 from flbench.report.claims import VERDICTS, Verdict
 from flbench.report.runs import Run
 from flbench.report.stats import LEVEL, holm, kendall_tau
@@ -77,7 +77,8 @@ class Published:
         p_values = [prediction.p for prediction in pairs.values() if prediction]
         if not p_values:
             return ""
-        outside, corrected = (sum(p < LEVEL for p in some) for some in (p_values, holm(p_values)))
+        outside = sum(p < LEVEL for p in p_values)
+        corrected = sum(p < LEVEL for p in holm(dict(enumerate(p_values))).values())
         return (
             f"Outside the 95 % interval that runs of full length predict: {outside} of {len(p_values)} numbers "
             f"({LEVEL * len(p_values):.1f} expected by chance); after Holm's correction {corrected} of them"
@@ -101,8 +102,8 @@ def compare(runs: Iterable[Run], *, widest: float = WIDEST, everything: bool = F
     cells: dict[Configuration, list[Cell | None]] = {}
     last = [run.at_last for run in runs]
     for members in grouped(last, lambda run: (run.training.dataset.label(), run.training.model.label())):
-        for cell in sorted(cells_of(members, "acc"), key=_settings):
-            if (configuration := configuration_of(cell.training)) is not None:
+        for cell in sorted(rows_of(cells_of(members, "acc")), key=_settings):
+            if (configuration := configuration_of(cell.experiment)) is not None:
                 cells.setdefault(configuration, []).append(cell)
     places = {row.configuration.place for row in published_rows() if row.configuration in cells}
     rows = [row for row in published_rows() if everything or row.configuration.place in places]
@@ -138,7 +139,7 @@ def _spreads(cells: Mapping[Configuration, Sequence[Cell | None]]) -> dict[Level
 
 
 def _is_official(cell: Cell) -> bool:
-    return other_data(cell.training, cell.fingerprint, cell.samples) is None
+    return other_data(cell.experiment, cell.fingerprint, cell.samples) is None
 
 
 def judge(row: PublishedRow, cell: Cell | None, spread: Spread | None, widest: float = WIDEST) -> Judgement:
@@ -150,7 +151,7 @@ def judge(row: PublishedRow, cell: Cell | None, spread: Spread | None, widest: f
     """
     if cell is None:
         return Judgement("not run")
-    other = other_data(cell.training, cell.fingerprint, cell.samples)
+    other = other_data(cell.experiment, cell.fingerprint, cell.samples)
     if judgement := without_comparison(cell, row.rounds, other):
         return judgement
     if spread is None:
@@ -167,7 +168,7 @@ def judge(row: PublishedRow, cell: Cell | None, spread: Spread | None, widest: f
 
 def _settings(cell: Cell) -> tuple[int, str, str]:
     """The number of settings of a cell's method and norm that are no default, then the labels of both."""
-    method, norm = getattr(cell.training, "method", None), cell.training.norm
+    method, norm = getattr(cell.experiment, "method", None), cell.experiment.norm
     given = (method.settings() if method else {}) | norm.settings()
     return len(given), method.label() if method else "", norm.label()
 

@@ -17,9 +17,8 @@ from flbench.papers.evidence import range_text
 from flbench.papers.label_skew.probe_cells import Probed, by_seed, number, probes_of
 from flbench.report.cells import grouped
 from flbench.report.claims import Claim, Verdict
-from flbench.report.planned import Judged, judged
 from flbench.report.runs import Run
-from flbench.report.stats import Difference, paired
+from flbench.report.stats import Contrast, Difference, corrected, paired
 from flbench.report.wording import margin_text
 
 TEXT = "A higher rank of the features raises accuracy"
@@ -30,8 +29,8 @@ SOURCE = "after Shi et al. 2023, by doses of its penalty"
 class Dose:
     """Cells with and without the penalty, alike in all else: what it does to the rank and to accuracy, by seed."""
 
-    rank: Judged
-    acc: Judged
+    rank: Contrast
+    acc: Contrast
 
 
 def claims(cells: Sequence[Probed], margin: float) -> Iterator[Claim]:
@@ -46,7 +45,7 @@ def claims(cells: Sequence[Probed], margin: float) -> Iterator[Claim]:
     ]
     ranks = _differences([(one, plain) for one, plain, _, _ in pairs])
     accs = _differences([(one, plain) for _, _, one, plain in pairs])
-    shown, found = judged(ranks, 0), judged(accs, margin)
+    shown, found = corrected(ranks), corrected(accs, margin)
     if doses := [Dose(shown[at], found[at]) for at in shown if at in found]:
         yield Claim(TEXT, SOURCE, verdict(doses), _evidence(doses, margin))
 
@@ -75,8 +74,8 @@ def _evidence(doses: Sequence[Dose], margin: float) -> str:
 def _count(doses: Sequence[Dose], what: str, margin: float) -> str:
     """``3 raise the rank, by 0.2 to 1.1: accuracy is shown to be more in 1, ...``."""
     verdicts = [one.acc.verdict for one in doses]
-    ranks = range_text([abs(one.rank.contrast.difference.mean) for one in doses])
-    gains = range_text([100 * one.acc.contrast.difference.mean for one in doses])
+    ranks = range_text([abs(one.rank.difference.mean) for one in doses])
+    gains = range_text([100 * one.acc.difference.mean for one in doses])
     less, more = (sum(word in one for one in verdicts) for word in ("less", "more"))
     equal = sum("equivalent" in one for one in verdicts)
     return (

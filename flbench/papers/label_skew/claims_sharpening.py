@@ -20,11 +20,10 @@ from flbench.choices import TAIL
 from flbench.papers.evidence import Outcome, combined, three_digits
 from flbench.papers.label_skew.claims_learning_rate import OVER_CHANCE, chance
 from flbench.papers.label_skew.probe_cells import Probed, number, probes_of
-from flbench.report.cells import Cell
+from flbench.report.cells import Cell, tick_of
 from flbench.report.claims import Claim
-from flbench.report.planned import Judged, judged
 from flbench.report.runs import Collection
-from flbench.report.stats import Difference, paired
+from flbench.report.stats import Contrast, Difference, corrected, paired
 from flbench.report.ticks import Tick
 
 TEXT = "Along training lr x lambda_max / 2 of the global model moves to 1 and stays there"
@@ -43,8 +42,8 @@ At = TypeVar("At", bound=Hashable)
 class Path:
     """What tests over seeds show of a cell's ratio, by logarithms."""
 
-    end: Judged  # the ratio at the end; equivalent: to 1
-    moved: Judged  # its distance from 1 at the end less that before training
+    end: Contrast  # the ratio at the end; equivalent: to 1
+    moved: Contrast  # its distance from 1 at the end less that before training
 
     @property
     def is_at_one(self) -> bool:
@@ -58,7 +57,7 @@ class Path:
             return True
         if self.moved.verdict == "less":
             return "in part"
-        found = self.end.contrast.difference
+        found = self.end.difference
         is_outside = found.half_width is not None and abs(found.mean) - found.half_width > math.log(NEAR)
         return False if is_outside or self.moved.verdict == "more" else None
 
@@ -75,7 +74,7 @@ class Setting:
     @property
     def column(self) -> str:
         """``classes:1, E 10``."""
-        return f"{self.cell.partition}, E {self.cell.cell.tick('local_steps').label}"
+        return f"{self.cell.partition}, E {tick_of(self.cell.cell, 'local_steps').label}"
 
 
 def claims(cells: Sequence[Probed], collection: Collection) -> Iterator[Claim]:
@@ -123,7 +122,7 @@ def paths(ends: Mapping[At, tuple[BySeed, BySeed]]) -> dict[At, Path]:
         one, other = paired(end, dict.fromkeys(end, 0.0)), paired(away, before)
         if one is not None and other is not None:
             last[at], moved[at] = one, other
-    shown, nearer = judged(last, math.log(NEAR)), judged(moved, 0)
+    shown, nearer = corrected(last, math.log(NEAR)), corrected(moved)
     return {at: Path(shown[at], nearer[at]) for at in shown}
 
 
@@ -137,7 +136,7 @@ def _ends(seeds: Mapping[int, Mapping[int, float]]) -> tuple[BySeed, BySeed]:
 
 def _position(one: Probed) -> tuple[Tick, ...]:
     """The order in tables: by column, then by norm and learning rate."""
-    return tuple(one.cell.tick(axis) for axis in ("partition", "local_steps", "norm", "lr"))
+    return tuple(tick_of(one.cell, axis) for axis in ("partition", "local_steps", "norm", "lr"))
 
 
 def _works(one: Probed) -> bool:

@@ -9,9 +9,9 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from flbench.papers.label_skew.probe_cells import Probed
-from flbench.report.cells import CONFIDENCE
 from flbench.report.claims import Claim, Verdict
 from flbench.report.correlation import FEWEST_GROUPS, Correlation, Mean, spearman
+from flbench.report.stats import CONFIDENCE
 
 #: Direction of a correlation; ``open``: its interval allows several.
 Direction = Literal["rises", "falls", "flat", "open"]

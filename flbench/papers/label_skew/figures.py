@@ -13,7 +13,7 @@ from flbench.papers.label_skew.published import PublishedRow
 from flbench.papers.label_skew.supplement import LabelSkewSupplement
 from flbench.papers.published_numbers import Comparison, tally
 from flbench.report.board import Leaderboard
-from flbench.report.cells import Summary
+from flbench.report.cells import tick_of
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import (
     COLORS,
@@ -28,6 +28,7 @@ from flbench.report.figures.style import (
     set_plain_numbers,
     set_title,
 )
+from flbench.report.stats import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,7 +104,7 @@ def _why(
 
 def _in_order(cells: Sequence[Probed], axis: str) -> list[str]:
     """The labels on an axis in its order."""
-    ticks = {one.cell.tick(axis) for one in cells}
+    ticks = {tick_of(one.cell, axis) for one in cells}
     return ["all data" if tick.label == "–" else tick.label for tick in sorted(ticks)]
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from flbench.config import Federated
 from flbench.papers.label_skew.probe_cells import probes_of
-from flbench.report.board import Details, Leaderboard, Section
-from flbench.report.cells import Cell, grouped
+from flbench.report.board import Leaderboard, Section
+from flbench.report.cells import Cell, grouped, tick_of
 from flbench.report.figures.axes import federated
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.rows import leading, shown_text
@@ -27,6 +27,7 @@ from flbench.report.figures.style import (
     set_title,
 )
 from flbench.report.runs import Collection
+from flbench.report.tables import Table
 from flbench.report.ticks import place_label
 from flbench.report.wording import row_name
 from flbench.sums import sum_in_order
@@ -50,16 +51,14 @@ _Probe = Mapping[str, Any]
 def overfit(board: Leaderboard) -> Iterator[Drawing]:
     """Draw a figure for each column of a table whose cells have the overfit probe: a map for each row."""
     for section in board.sections:
-        for details in section.details:
-            for c in range(len(details.table.cols)):
-                cells = {
-                    details.table.rows[r]: cell for (r, col), cell in sorted(details.table.cells.items()) if col == c
-                }
+        for table in section.details:
+            for c in range(len(table.cols)):
+                cells = {table.rows[r]: cell for (r, col), cell in table.cells.items() if col == c}
                 maps = {row: _accuracies(cell) for row, cell in cells.items() if not cell.personal}
                 known = {row: seeds for row, seeds in maps.items() if seeds is not None}
                 lines = [(row, cell := cells[row], cell.summary.mean if cell.summary else None) for row in known]
                 if shown := leading(lines, section.layout):
-                    drawing = _class_maps(section, details, c, {row_name(row): known[row] for row in shown})
+                    drawing = _class_maps(section, table, c, {row_name(row): known[row] for row in shown})
                     yield replace(drawing, caption=drawing.caption + shown_text(len(shown), len(known)))
 
 
@@ -71,7 +70,7 @@ def _accuracies(cell: Cell) -> Array | None:
     return np.stack(same) if same else None
 
 
-def _class_maps(section: Section, details: Details, c: int, maps: Mapping[str, Array]) -> Drawing:
+def _class_maps(section: Section, table: Table, c: int, maps: Mapping[str, Array]) -> Drawing:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
@@ -91,11 +90,9 @@ def _class_maps(section: Section, details: Details, c: int, maps: Mapping[str, A
         spare.set_axis_off()
     figure.supxlabel("class", fontsize="medium")
     figure.colorbar(ScalarMappable(shade, COLOR_MAP), ax=axes, label="accuracy on the class (%)", fraction=0.05)
-    column = place_label(details.table.col_axes, details.table.cols[c])
-    where = ", ".join(filter(None, [section.title, details.table.title, column]))
-    probes = [
-        getattr(cell.experiment, "probes", ()) for (_, col), cell in sorted(details.table.cells.items()) if col == c
-    ]
+    column = place_label(table.col_axes, table.cols[c])
+    where = ", ".join(filter(None, [section.title, table.title, column]))
+    probes = [getattr(cell.experiment, "probes", ()) for (_, col), cell in table.cells.items() if col == c]
     steps = next((probe.steps for some in probes for probe in some if probe.name == "overfit"), 0)
     set_title(figure, f"{where}: the global model, and after {steps} local steps on one client", "medium")
     caption = (
@@ -123,14 +120,15 @@ def features(board: Leaderboard) -> Iterator[Drawing]:
         baseline = (text.partition("=") for text in section.layout.baseline)
         method = next((value.strip('"') for field, _, value in baseline if field == "method"), "")
         cells = {
-            method: federated(details.table for details in section.details),
+            method: federated(section.details),
             "local-only": federated(section.tables),
         }
         for name in dict.fromkeys(["local-only", method]):
             for chosen in _groups(cells[name], name):
-                lines = {cell.tick("norm").label: seen for cell in chosen if (seen := _seen(cell, board.collection))}
+                norms = {tick_of(cell, "norm").label: cell for cell in chosen}
+                lines = {norm: seen for norm, cell in norms.items() if (seen := _seen(cell, board.collection))}
                 if lines:
-                    yield _features(section, [cell for cell in chosen if cell.tick("norm").label in lines], lines)
+                    yield _features(section, [norms[norm] for norm in lines], lines)
 
 
 def _groups(cells: Sequence[Cell], method: str) -> Iterator[list[Cell]]:
@@ -143,14 +141,14 @@ def _groups(cells: Sequence[Cell], method: str) -> Iterator[list[Cell]]:
         and cell.complete
         and all("features" in probes_of(run.record) for run in cell.runs)
     ]
-    skewed = [cell for cell in own if cell.tick("partition").label == "classes:1"]
-    some = skewed or [cell for cell in own if cell.tick("partition") == own[0].tick("partition")]
-    for column in grouped(some, lambda cell: cell.tick("local_steps")):
-        by_norm = {norm[0].tick("norm").label: norm for norm in grouped(column, lambda cell: cell.tick("norm"))}
+    skewed = [cell for cell in own if tick_of(cell, "partition").label == "classes:1"]
+    some = skewed or [cell for cell in own if tick_of(cell, "partition") == tick_of(own[0], "partition")]
+    for column in grouped(some, lambda cell: tick_of(cell, "local_steps")):
+        by_norm = {tick_of(norm[0], "norm").label: norm for norm in grouped(column, lambda cell: tick_of(cell, "norm"))}
         names = sorted(by_norm, key=lambda name: (name not in _FIRST, list(by_norm).index(name)))[: len(COLORS)]
-        common = set.intersection(*({cell.training.lr for cell in by_norm[name]} for name in names))
-        rates = {name: max(common or {cell.training.lr for cell in by_norm[name]}) for name in names}
-        yield [cell for name in names for cell in by_norm[name] if cell.training.lr == rates[name]][: len(names)]
+        common = set.intersection(*({cell.experiment.lr for cell in by_norm[name]} for name in names))
+        rates = {name: max(common or {cell.experiment.lr for cell in by_norm[name]}) for name in names}
+        yield [cell for name in names for cell in by_norm[name] if cell.experiment.lr == rates[name]][: len(names)]
 
 
 def _seen(cell: Cell, collection: Collection) -> list[dict[int, _Probe]]:
@@ -165,7 +163,7 @@ def _seen(cell: Cell, collection: Collection) -> list[dict[int, _Probe]]:
 def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[dict[int, _Probe]]]) -> Drawing:
     from matplotlib.figure import Figure
 
-    styles = row_styles([(cell.tick("norm"),) for cell in cells], ("norm",))
+    styles = row_styles([(tick_of(cell, "norm"),) for cell in cells], ("norm",))
     figure = Figure(figsize=(4 * _PANEL[0] + 1.1, _PANEL[1] + 0.7), layout="constrained")
     spectrum, share, norms, heads = figure.subplots(1, 4)
     are_ends = all(len(_rounds(seeds)) == 2 for seeds in lines.values())
@@ -202,8 +200,8 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
     experiment = cells[0].experiment
     assert isinstance(experiment, Federated)
     method = experiment.method.label()
-    partition, steps = (cells[0].tick(axis).label for axis in ("partition", "local_steps"))
-    rates = sorted({cell.training.lr for cell in cells})
+    partition, steps = (tick_of(cells[0], axis).label for axis in ("partition", "local_steps"))
+    rates = sorted({cell.experiment.lr for cell in cells})
     rate = f"lr {rates[0]:.4g}" if len(rates) == 1 else "each norm at its best lr"
     where = f"{section.title}: {method}, {partition}, E {steps}, {rate}"
     set_title(figure, where, "medium")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from flbench.papers.label_skew.claims_sharpening import is_followed, ratios
 from flbench.report.board import Leaderboard, Section
+from flbench.report.cells import Position
 from flbench.report.figures.drawing import Drawing, table_file_name, titles_of
 from flbench.report.figures.rows import leading, shown_text
 from flbench.report.figures.style import (
@@ -23,7 +24,7 @@ from flbench.report.figures.style import (
     set_title,
     wrapped,
 )
-from flbench.report.tables import Position, Table
+from flbench.report.tables import Table
 from flbench.report.ticks import place_label
 from flbench.report.wording import row_name
 
@@ -37,8 +38,7 @@ Seeds = Mapping[int, Mapping[int, float]]
 def sharpening(board: Leaderboard) -> Iterator[Drawing]:
     """Draw a figure for each table whose runs were probed along training: a panel a column, a line a row."""
     for section in board.sections:
-        for details in section.details:
-            table = details.table
+        for table in section.details:
             paths = {
                 at: ratios(cell, board.collection)
                 for at, cell in table.cells.items()
@@ -61,7 +61,7 @@ def _draw(section: Section, table: Table, paths: Mapping[Position, Seeds]) -> Dr
             at = (table.rows.index(row), c)
             if at in paths:
                 _draw_line(panel, paths[at], style, number)
-                rates.append(f"{row_name(row)} {table.cells[at].training.lr:.3g}")
+                rates.append(f"{row_name(row)} {table.cells[at].experiment.lr:.3g}")
         panel.axhline(1, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))

@@ -11,6 +11,7 @@ from flbench.papers.label_skew.claims_published import Order, Published
 from flbench.papers.label_skew.published import Configuration, PublishedRow, remarks
 from flbench.papers.published_numbers import HEADS, Comparison
 from flbench.report.blocks import Block, Entry, Fold, Grid, Heading, Items, Paragraph, words
+from flbench.report.cells import tick_of
 
 #: Settings that head a column where they differ between the rows of a section.
 _SETTINGS: Mapping[str, str] = {
@@ -132,7 +133,7 @@ def _row(same: Sequence[Comparison[PublishedRow]], settings: Sequence[str]) -> t
         *words(
             " / ".join(dict.fromkeys(other.row.label for other in same)),
             ", ".join(dict.fromkeys(other.row.table for other in same)),
-            ", ".join(cell.tick(axis).label for axis in ("method", "norm")) if cell else _named(row.configuration),
+            ", ".join(tick_of(cell, axis).label for axis in ("method", "norm")) if cell else _named(row.configuration),
             *(format_scalar(getattr(row.configuration, name)) for name in settings),
         ),
         *one.entries(),

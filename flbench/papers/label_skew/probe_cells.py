@@ -12,7 +12,7 @@ from typing import Any
 
 from flbench.config import Federated
 from flbench.metric_specs import Record
-from flbench.report.cells import Cell
+from flbench.report.cells import Cell, tick_of
 from flbench.report.runs import Collection, Run, compared_fields
 
 #: The probes that are read.
@@ -52,7 +52,7 @@ class Probed:
     @property
     def lr(self) -> float:
         """The learning rate of local training."""
-        return self.cell.training.lr
+        return float(self.cell.experiment.lr)
 
     @property
     def is_federated(self) -> bool:
@@ -62,7 +62,7 @@ class Probed:
     @property
     def norm_label(self) -> str:
         """The normalization, as printed."""
-        return self.cell.tick("norm").label
+        return tick_of(self.cell, "norm").label
 
     @property
     def method_label(self) -> str:
@@ -78,13 +78,13 @@ class Probed:
     @property
     def partition(self) -> str:
         """The partition, as printed."""
-        return self.cell.tick("partition").label if self.is_federated else "all data"
+        return tick_of(self.cell, "partition").label if self.is_federated else "all data"
 
     @cached_property
     def column(self) -> tuple[tuple[str, str], ...]:
         """Everything but method, norm and learning rate: cells that share it may be compared."""
         names = (name for name in compared_fields(self.cell.experiment) if name not in ("method", "norm", "lr"))
-        return (*((name, self.cell.tick(name).label) for name in names), ("data", self.cell.fingerprint or ""))
+        return (*((name, tick_of(self.cell, name).label) for name in names), ("data", self.cell.fingerprint or ""))
 
     @property
     def born_norm(self) -> float | None:

@@ -18,9 +18,9 @@ from flbench.papers.published_numbers import (
     other_content,
     without_comparison,
 )
-from flbench.report.cells import FEWEST, Cell, cells_of
+from flbench.report.cells import Cell, cells_of, rows_of
 from flbench.report.runs import Collection, Run
-from flbench.report.stats import welch_half_width
+from flbench.report.stats import FEWEST, welch_half_width
 
 #: What is compared.
 METRIC = "acc_global"
@@ -69,7 +69,7 @@ def at_best_round(run: Run, collection: Collection) -> Run:
 
 def _cells(configuration: Configuration, runs: Sequence[Run]) -> list[tuple[Cell | None, str]]:
     """Return our cells of a configuration, each with why it is not the published method, if it is not."""
-    cells = cells_of(runs, METRIC)
+    cells = rows_of(cells_of(runs, METRIC))
     if not cells:
         return [(None, "")]
     if configuration.method == "fedprox":
@@ -91,7 +91,7 @@ def _tuned(cells: Sequence[Cell]) -> tuple[Cell, str]:
 
 
 def _method(cell: Cell) -> Any:
-    return getattr(cell.training, "method", None)
+    return getattr(cell.experiment, "method", None)
 
 
 def judge(row: PublishedRow, cell: Cell | None, other_method: str = "") -> Judgement:
@@ -103,7 +103,7 @@ def judge(row: PublishedRow, cell: Cell | None, other_method: str = "") -> Judge
     """
     if cell is None:
         return Judgement("not run")
-    other = other_content(cell.training, cell.fingerprint, cell.samples) or _skipped(cell) or other_method
+    other = other_content(cell.experiment, cell.fingerprint, cell.samples) or _skipped(cell) or other_method
     if judgement := without_comparison(cell, row.rounds, other):
         return judgement
     if len(cell.values) < FEWEST:

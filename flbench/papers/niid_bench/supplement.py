@@ -76,7 +76,7 @@ class NiidBenchSupplement(Supplement):
 
 
 def _row(one: Comparison[PublishedRow]) -> tuple[Entry, ...]:
-    method: Any = getattr(one.cell.training, "method", None) if one.cell else None
+    method: Any = getattr(one.cell.experiment, "method", None) if one.cell else None
     ours = method.label(FREE.get(method.name, ())) if method else ""
     return (*words(one.row.label, one.row.configuration.partition, ours), *one.entries())
 

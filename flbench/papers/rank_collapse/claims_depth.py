@@ -9,9 +9,8 @@ from statistics import fmean
 from flbench.messages import format_scalar
 from flbench.papers.evidence import Finding, Outcome, direction, percent_text, points_text
 from flbench.papers.rank_collapse.training import PAPER_EPOCHS, Arm, Setting
-from flbench.report.cells import summarize
 from flbench.report.correlation import exact_spearman
-from flbench.report.stats import LEVEL, paired
+from flbench.report.stats import LEVEL, paired, summarize
 
 #: An initial rank below the first is collapsed, one above the second is not.
 COLLAPSED, HIGH = 1.5, 5.0

@@ -11,9 +11,9 @@ from flbench.papers.evidence import exponent_text
 from flbench.papers.rank_collapse.networks import NORMS, Growth, Net, growths, nets_of, path_name
 from flbench.papers.rank_collapse.training import Arm, Record, Setting, settings_of
 from flbench.report.board import Leaderboard
-from flbench.report.cells import summarize
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import BAND, GREY, line_style, plot_mean, set_log_ticks
+from flbench.report.stats import summarize
 from flbench.sums import sum_in_order
 
 if TYPE_CHECKING:

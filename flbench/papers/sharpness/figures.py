@@ -70,8 +70,8 @@ def sharpness(board: Leaderboard) -> Iterator[Drawing]:
         if len({one.lr for one in same}) > 1:
             yield _losses(same)
     spectra = [run for run in runs if run.record and "spectrum" in run.record and experiment_of(run).lr is None]
-    for same in grouped(spectra, lambda run: (Family.of(experiment_of(run)).unnormalized, experiment_of(run).width)):
-        yield _spectra(grouped(same, lambda run: Family.of(experiment_of(run))))
+    for some in grouped(spectra, lambda run: (Family.of(experiment_of(run)).unnormalized, experiment_of(run).width)):
+        yield _spectra(grouped(some, lambda run: Family.of(experiment_of(run))))
 
 
 def _over_width(curves: Sequence[Curve]) -> Iterator[Drawing]:

@@ -16,8 +16,9 @@ import numpy as np
 from flbench.messages import format_scalar
 from flbench.metric_specs import Record
 from flbench.papers.evidence import Exponent, fit_exponent
-from flbench.report.cells import Summary, grouped, summarize
+from flbench.report.cells import grouped
 from flbench.report.runs import Run
+from flbench.report.stats import Summary, summarize
 from flbench.studies.sharpness import Sharpness
 
 if TYPE_CHECKING:

@@ -41,14 +41,14 @@ def over_lr(board: Leaderboard) -> Iterator[Drawing]:
     for section in board.sections:
         cells = federated(section.tables)
         over = "over the learning rate of local SGD"
-        yield from _draw(section, cells, "lr", "lr", lambda cell: cell.training.lr, "learning rate", over)
+        yield from _draw(section, cells, "lr", "lr", lambda cell: cell.experiment.lr, "learning rate", over)
 
 
 @FIGURES.register("dirichlet", "the metric over Dirichlet's beta", order=30)
 def over_beta(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a section: the metric over Dirichlet's beta; the iid partition, if there is one, at its end."""
     for section in board.sections:
-        cells = federated([details.table for details in section.details])
+        cells = federated(section.details)
         betas = sorted({beta for cell in cells if (beta := _beta(cell)) not in (None, math.inf)})
         if not betas:
             continue
@@ -67,7 +67,7 @@ def over_beta(board: Leaderboard) -> Iterator[Drawing]:
 
 def federated(tables: Iterable[Table]) -> list[Cell]:
     """Return the cells of the tables of federated training, row by row."""
-    return [cell for table in tables if table.kind == "federated" for cell in table.in_order]
+    return [cell for table in tables if table.kind == "federated" for cell in table.cells.values()]
 
 
 def _beta(cell: Cell, iid: float = math.inf) -> Any:

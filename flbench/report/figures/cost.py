@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from flbench.report.board import Details, Leaderboard, Section
+from flbench.report.board import Leaderboard, Section
 from flbench.report.costs import Reached
 from flbench.report.figures.drawing import FIGURES, Drawing, table_file_name, titles_of
 from flbench.report.figures.rows import leading, shown_text
 from flbench.report.figures.style import GREY, LineStyle, no_math, panels, row_styles, set_panel_title, set_title
+from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
 from flbench.report.wording import bytes_text, reached_text, row_name
 
@@ -24,18 +25,18 @@ _PANEL = 3.0
 def cost(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a table with a target: a panel for each column in which some row reaches it, a line a row."""
     for section in board.sections:
-        for details in section.details:
-            costs = details.costs.items()
-            known = {at: one.reached.bytes for at, one in costs if one.reached and one.reached.bytes}
+        for table in section.details:
+            reached = {at: cell.costs.reached for at, cell in table.cells.items()}
+            known = {at: one.bytes for at, one in reached.items() if one and one.bytes}
             if known:
                 limits = min(known.values()) / 1.6, max(known.values()) * 4
-                yield _draw(section, details, sorted({c for _, c in known}), limits)
+                yield _draw(section, table, sorted({c for _, c in known}), limits)
 
 
-def _draw(section: Section, details: Details, columns: Sequence[int], limits: tuple[float, float]) -> Drawing:
+def _draw(section: Section, table: Table, columns: Sequence[int], limits: tuple[float, float]) -> Drawing:
     from matplotlib.ticker import LogLocator, NullLocator
 
-    table, target = details.table, section.layout.target
+    target = section.layout.target
     shown = {at: cell for at, cell in table.cells.items() if at[1] in columns}
     lines = [(table.rows[r], cell, cell.summary.mean if cell.summary else None) for (r, _), cell in shown.items()]
     rows = leading(lines, section.layout)
@@ -43,7 +44,7 @@ def _draw(section: Section, details: Details, columns: Sequence[int], limits: tu
     figure, axes = panels(len(columns), panel=(_PANEL, 0.22 * len(rows) + 0.8), sharex=True, sharey=True)
     for panel, c in zip(axes, columns, strict=True):
         set_panel_title(panel, place_label(table.col_axes, table.cols[c]), _PANEL)
-        _draw_panel(panel, details, c, styles)
+        _draw_panel(panel, table, c, styles)
     panel = axes[0]
     panel.set_yticks(range(len(rows)), [no_math(row_name(row)) for row in rows])
     panel.set_ylim(len(rows) - 0.5, -0.5)
@@ -54,7 +55,7 @@ def _draw(section: Section, details: Details, columns: Sequence[int], limits: tu
     panel.xaxis.set_major_formatter(lambda value, _: bytes_text(value).replace(".0\N{NO-BREAK SPACE}", " "))
     figure.supxlabel("bytes sent and received by all clients", fontsize="medium")
     title = titles_of(section, table)
-    what = f"{target:g}" if target is not None else f"what {row_name(details.baseline or ())} ends with"
+    what = f"{target:g}" if target is not None else f"what {row_name(table.baseline or ())} ends with"
     set_title(figure, f"{title}: communication to reach {what}")
     seeds = "" if target is not None else ", seed by seed"
     caption = f"{title}: bytes sent and received by all clients until the target ({what}{seeds}) is reached."
@@ -62,13 +63,11 @@ def _draw(section: Section, details: Details, columns: Sequence[int], limits: tu
     return Drawing(table_file_name("cost", section, table), caption, figure, section.place)
 
 
-def _draw_panel(panel: Axes, details: Details, c: int, styles: Mapping[tuple[Tick, ...], LineStyle]) -> None:
-    table = details.table
+def _draw_panel(panel: Axes, table: Table, c: int, styles: Mapping[tuple[Tick, ...], LineStyle]) -> None:
     for y, (row, style) in enumerate(styles.items()):
-        at = table.rows.index(row), c
-        if at not in table.cells:
+        if (cell := table.cells.get((table.rows.index(row), c))) is None:
             continue
-        reached = details.costs[at].reached
+        reached = cell.costs.reached
         if reached is None or not reached.bytes:
             why = _why_no_bytes(reached)
             panel.annotate(why, (0.02, y), xycoords=("axes fraction", "data"), va="center", fontsize=7, color=GREY)

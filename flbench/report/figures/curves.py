@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flbench.config import Federated, Training
 from flbench.metric_specs import value_of
 from flbench.report.board import Leaderboard, Section
-from flbench.report.cells import Cell, grouped, summarize
+from flbench.report.cells import Cell, grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name, titles_of
 from flbench.report.figures.rows import leading, shown_text, spread_text
 from flbench.report.figures.style import (
@@ -32,6 +32,7 @@ from flbench.report.figures.style import (
     set_title,
 )
 from flbench.report.runs import Collection
+from flbench.report.stats import summarize
 from flbench.report.tables import Layout, Table
 from flbench.report.ticks import Tick, place_label
 from flbench.report.wording import row_name
@@ -48,8 +49,7 @@ def over_rounds(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a table: a panel a column, a line a row, a band of one standard deviation over seeds."""
     for section in board.sections:
         seen: Counter[str] = Counter()
-        for details in section.details:
-            table = details.table
+        for table in section.details:
             if any(run.has_curve for cell in table.cells.values() for run in cell.runs):
                 name = file_name("curves", section.title, table.short_title)
                 seen[name] += 1
@@ -60,7 +60,7 @@ def over_rounds(board: Leaderboard) -> Iterator[Drawing]:
 def _draw_rounds(section: Section, table: Table, collection: Collection, name: str) -> Drawing:
     from matplotlib.ticker import MaxNLocator
 
-    alike = [one.table for one in section.details if one.table.row_axes == table.row_axes]
+    alike = [one for one in section.details if one.row_axes == table.row_axes]
     lines = [
         (other.rows[r], cell, cell.summary.mean if cell.summary else None)
         for other in alike
@@ -68,7 +68,7 @@ def _draw_rounds(section: Section, table: Table, collection: Collection, name: s
     ]
     rows = leading(lines, section.layout)
     styles = row_styles(rows, table.row_axes)
-    as_long = len({cell.training.rounds for cell in table.cells.values()}) == 1
+    as_long = len({cell.experiment.rounds for cell in table.cells.values()}) == 1
     figure, axes = panels(len(table.cols), sharex=as_long, sharey=True)
     for c, (panel, col) in enumerate(zip(axes, table.cols, strict=True)):
         cells = [
@@ -108,7 +108,7 @@ def over_data(board: Leaderboard) -> Iterator[Drawing]:
     batch size in centralized training. Runs of whole local epochs are omitted, since their number depends on the data.
     """
     for section in board.sections:
-        tables = [details.table for details in section.details]
+        tables = section.details
         columns = [column for table in tables for column in _columns(table) if column.cells]
         if any(table.kind == "centralized" for table in tables) and columns:
             yield _draw_data(section, _of_leading_rows(columns, section.layout), board.collection)
@@ -121,7 +121,7 @@ def _columns(table: Table) -> Iterator[_Column]:
         cells = {
             (f"{kind} {row_name(row)}".strip(), row[-1]): table.cells[r, c]
             for r, row in enumerate(table.rows)
-            if (r, c) in table.cells and table.cells[r, c].values and _samples_per_round(table.cells[r, c].training)
+            if (r, c) in table.cells and table.cells[r, c].values and _samples_per_round(table.cells[r, c].experiment)
         }
         yield _Column(", ".join(filter(None, [kind, place_label(table.col_axes, col)])), cells)
 
@@ -150,11 +150,11 @@ def _draw_data(section: Section, columns: Sequence[_Column], collection: Collect
     ticks = {key: (Tick((methods.index(method),), ""), key[1]) for key, method in keys.items()}
     styles = row_styles(list(ticks.values()), ("method", "norm"))
     everything = [cell for column in columns for cell in column.cells.values()]
-    totals = {cell.training.rounds * _samples_per_round(cell.training) for cell in everything}
+    totals = {cell.experiment.rounds * _samples_per_round(cell.experiment) for cell in everything}
     figure, axes = panels(len(columns), sharex=len(totals) == 1, sharey=True)
     for c, (panel, column) in enumerate(zip(axes, columns, strict=True)):
         for number, (key, cell) in enumerate(column.cells.items()):
-            _draw_line(panel, cell, collection, _samples_per_round(cell.training), styles[ticks[key]], number)
+            _draw_line(panel, cell, collection, _samples_per_round(cell.experiment), styles[ticks[key]], number)
         annotate_gaps(panel, [(name, cell) for (name, _), cell in column.cells.items()])
         set_panel_title(panel, column.title, PANEL[0])
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5))

@@ -159,7 +159,7 @@ def file_name(kind: str, *titles: str) -> str:
 
 def table_file_name(kind: str, section: Section, table: Table) -> str:
     """Return the name for the figure of a table: with its first column where several tables have its title."""
-    alike = sum(details.table.title == table.title for details in section.details) > 1
+    alike = sum(one.title == table.title for one in section.details) > 1
     return file_name(kind, section.title, table.short_title, *(at.label for at in table.cols[0] if alike))
 
 

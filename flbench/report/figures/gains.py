@@ -112,10 +112,10 @@ def draw_panel(panel: Axes, section: Section, group: Sequence[Planned], styles: 
 def _draw_gain(panel: Axes, one: Planned, y: float, scale: int, style: LineStyle) -> None:
     found, color = one.contrast.difference, style["color"]
     width = scale * (found.half_width or 0.0)
-    face = color if one.judged.is_different else "#FFFFFF"
+    face = color if one.contrast.is_different else "#FFFFFF"
     panel.plot([scale * found.mean - width, scale * found.mean + width], [y, y], color=color, linewidth=1.2)
     panel.plot(scale * found.mean, y, marker=style["marker"], markersize=4.5, color=color, markerfacecolor=face)
-    if one.judged.is_equivalent:
+    if one.contrast.is_equivalent:
         panel.annotate(
             "≈", (scale * found.mean + width, y), (3, 0), textcoords="offset points", va="center", fontsize=7
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
-from flbench.report.cells import Cell, gap_text
+from flbench.report.cells import Cell, Position
 from flbench.report.figures.drawing import FIGURES, Drawing, table_file_name, titles_of
 from flbench.report.figures.style import (
     COLOR_MAP,
@@ -21,9 +21,9 @@ from flbench.report.figures.style import (
     set_panel_title,
     set_title,
 )
-from flbench.report.tables import Position, Table
+from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
-from flbench.report.wording import TIED
+from flbench.report.wording import TIED, gap_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,8 +44,7 @@ def heatmap(board: Leaderboard) -> Iterator[Drawing]:
         A figure without the values and columns that have the most empty cells, so that few cells are empty.
     """
     for section in board.sections:
-        for details in section.details:
-            table = details.table
+        for table in section.details:
             if len(table.row_axes) == 2:
                 outer, inner, cols = _well_filled(table)
                 cells = {
@@ -128,8 +127,8 @@ def _draw_map(
         )
         ink = "#FFFFFF" if mean is not None and shade(mean) < 0.5 else "#000000"
         text = METRICS[cell.metric].text(cell.summary.mean) if cell.summary else ""
-        mark = f" {TIED}" if at in table.tied else ""
-        weight = "bold" if at in table.best else "normal"
+        mark = f" {TIED}" if cell.is_tied else ""
+        weight = "bold" if cell.is_best else "normal"
         panel.text(x, y, text + mark, ha="center", va="center", color=ink, fontsize=8, fontweight=weight)
         if not cell.complete:
             color = ink if cell.summary else GREY

@@ -100,7 +100,7 @@ def _draw_map(
         gain = scale * one.contrast.difference.mean
         panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colors(shade(gain)), edgecolor="#FFFFFF"))
         ink = "#FFFFFF" if shade(gain) < 0.5 else "#000000"
-        text, weight = (f"{gain:+z.1f}*", "bold") if one.judged.is_different else (f"{gain:+z.1f}", "normal")
+        text, weight = (f"{gain:+z.1f}*", "bold") if one.contrast.is_different else (f"{gain:+z.1f}", "normal")
         panel.text(x, y, text, ha="center", va="center", color=ink, fontsize=7.5, fontweight=weight)
     panel.set_xlim(-0.5, len(ticks[1]) - 0.5)
     panel.set_ylim(len(ticks[0]) - 0.5, -0.5)

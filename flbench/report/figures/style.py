@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from flbench.errors import UserError
 from flbench.metric_specs import METRICS
-from flbench.report.cells import Cell, gap_text
+from flbench.report.cells import Cell
 from flbench.report.ticks import Tick
-from flbench.report.wording import row_name
+from flbench.report.wording import gap_text, row_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Grid, Paragraph, words
 from flbench.report.budget import Budgets
-from flbench.report.cells import Summary
+from flbench.report.stats import Summary
 from flbench.report.ticks import axis_names
 from flbench.report.wording import NONE
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from flbench.literal import literal
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Fold, Grid, Heading, Paragraph, words
-from flbench.report.board import Details, Section
+from flbench.report.board import Section
 from flbench.report.cells import Cell
 from flbench.report.costs import Costs, Reached
 from flbench.report.lr_range import WITHIN, Range, Ranges
 from flbench.report.page.budget import budget_blocks
 from flbench.report.stats import Contrast
-from flbench.report.tables import Position
+from flbench.report.tables import Table
 from flbench.report.ticks import axis_names
 from flbench.report.wording import NONE, TIED, bytes_text, contrast_text, reached_text, row_labels, row_name
 
@@ -25,12 +25,12 @@ _ACC = METRICS["acc"]
 
 def detail_blocks(section: Section, most_lines: int) -> Iterator[Block]:
     """Yield the blocks of a section; tables with more than ``most_lines`` lines are folded."""
-    for details in section.details:
-        yield from _titled(f"Differences{_suffix(details.table.short_title)}", _differences(details), most_lines)
-    for details in section.details:
-        title, costs = _suffix(details.table.short_title), _costs(details, section.layout.target)
+    for table in section.details:
+        yield from _titled(f"Differences{_suffix(table.short_title)}", _differences(table), most_lines)
+    for table in section.details:
+        title, costs = _suffix(table.short_title), _costs(table, section.layout.target)
         yield from _titled(f"Cost, clients and classes{title}", costs, most_lines)
-        if recall := _recall(details):
+        if recall := _recall(table):
             yield Fold(f"Recall of each class{title}", (recall,))
     for budgets in section.budgets:
         blocks = tuple(budget_blocks(budgets, section.layout.metric))
@@ -53,40 +53,40 @@ def _titled(title: str, body: Sequence[Block], most_lines: int) -> Iterator[Bloc
         yield from (Heading(3, title), *body)
 
 
-def _lines(details: Details) -> Iterator[tuple[tuple[Entry, ...], Position, Cell]]:
+def _lines(table: Table) -> Iterator[tuple[tuple[Entry, ...], Cell]]:
     """Yield the cells column by column, each with the labels of its row and column."""
-    table = details.table
     for c, col in enumerate(table.cols):
         for r in range(len(table.rows)):
             if (cell := table.cells.get((r, c))) is not None:
-                yield words(*row_labels(table, r), *(at.label for at in col)), (r, c), cell
+                yield words(*row_labels(table, r), *(at.label for at in col)), cell
 
 
-def _axes(details: Details) -> tuple[str, ...]:
-    return axis_names((*details.table.row_axes, *details.table.col_axes))
+def _axes(table: Table) -> tuple[str, ...]:
+    return axis_names((*table.row_axes, *table.col_axes))
 
 
-def _differences(details: Details) -> list[Block]:
+def _differences(table: Table) -> list[Block]:
     """Return every compared cell minus the baseline and minus the best; nothing for single seeds, without a test."""
-    table, baseline = details.table, details.baseline
-    if all(one.p is None for one in table.to_best.values()):
+    cells = table.cells.values()
+    if all(cell.to_best is None or cell.to_best.p is None for cell in cells):
         return []
-    heads = [f"to {row_name(baseline)}"] if details.to_baseline and baseline is not None else []
+    has_baseline = table.baseline is not None and any(cell.to_baseline for cell in cells)
+    heads = [f"to {row_name(table.baseline)}"] if has_baseline and table.baseline is not None else []
     rows = []
-    for names, at, _ in _lines(details):
-        if any(at in contest for contest in table.contests):
-            contrasts = [_contrast(details.to_baseline.get(at), table.metric)] if heads else []
-            if at in table.to_best:
-                contrasts.append(_contrast(table.to_best[at], table.metric, TIED if at in table.tied else ""))
+    for names, cell in _lines(table):
+        if cell.contest is not None:
+            contrasts = [_contrast(cell.to_baseline, table.metric)] if heads else []
+            if cell.to_best is not None:
+                contrasts.append(_contrast(cell.to_best, table.metric, TIED if cell.is_tied else ""))
             else:
-                contrasts.append(Entry("best" if at in table.best else NONE, bold=True))
+                contrasts.append(Entry("best" if cell.is_best else NONE, bold=True))
             rows.append((*names, *contrasts))
     text = (
         f"Difference of the means{' in points' if METRICS[table.metric].percent else ''}, paired by seed, ± half-width "
         "of its 95 % interval; p: paired t-test, corrected for the different cells of this column alone (Holm); "
         "exploratory: where a planned comparison is of the same cells, its verdict counts."
     )
-    axes = _axes(details)
+    axes = _axes(table)
     return [Paragraph(text), Grid((*axes, *heads, "to the best"), tuple(rows), len(axes))]
 
 
@@ -97,9 +97,9 @@ def _contrast(contrast: Contrast | None, metric: str, mark: str = "") -> Entry:
     return Entry(text, (below,), mark=mark, order=contrast.difference.mean)
 
 
-def _costs(details: Details, target: float | None) -> list[Block]:
+def _costs(table: Table, target: float | None) -> list[Block]:
     """Return worst client, spread, worst class, bytes, rounds and bytes to the target of every cell with a value."""
-    lines = [(names, details.costs[at]) for names, at, cell in _lines(details) if cell.values]
+    lines = [(names, cell.costs) for names, cell in _lines(table) if cell.values]
     columns: dict[str, Callable[[Costs], Entry | None]] = {
         "worst client": lambda costs: _percent(costs.worst),
         "sd over clients": lambda costs: _percent(costs.spread),
@@ -116,13 +116,13 @@ def _costs(details: Details, target: float | None) -> list[Block]:
     if "rounds of the search" in shown:
         text += " Rounds of the search: of all settings and seeds of the row and column."
     if "rounds to target" in shown and target is not None:
-        text += f" Target: {METRICS[details.table.metric].text(target)}, at the first evaluation that reaches it."
-    elif "rounds to target" in shown and details.baseline is not None:
+        text += f" Target: {METRICS[table.metric].text(target)}, at the first evaluation that reaches it."
+    elif "rounds to target" in shown and table.baseline is not None:
         text += (
-            f" Target: what {literal(row_name(details.baseline))} ends with in the same column with the same seed, at "
+            f" Target: what {literal(row_name(table.baseline))} ends with in the same column with the same seed, at "
             "the first evaluation that reaches it."
         )
-    axes = _axes(details)
+    axes = _axes(table)
     rows = tuple((*names, *(entry(costs) or Entry(NONE) for entry in shown.values())) for names, costs in lines)
     return [Paragraph(text), Grid((*axes, *shown), rows, len(axes))]
 
@@ -158,13 +158,13 @@ def _bytes_to(reached: Reached) -> Entry:
     return Entry("never") if reached.rounds is None else _bytes(reached.bytes) or Entry(NONE)
 
 
-def _recall(details: Details) -> Grid | None:
+def _recall(table: Table) -> Grid | None:
     """Return the recall of each class; None without recall, or with too many classes."""
-    lines = [(names, details.costs[at].recall) for names, at, _ in _lines(details)]
+    lines = [(names, cell.costs.recall) for names, cell in _lines(table)]
     classes = max((len(recall) for _, recall in lines), default=0)
     if not 0 < classes <= MOST_CLASSES:
         return None
-    axes = _axes(details)
+    axes = _axes(table)
     rows = tuple(
         (*names, *(_percent(value) or Entry(NONE) for value in recall))
         for names, recall in lines

@@ -11,18 +11,29 @@ from flbench.messages import counted, some_of
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Figure, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
-from flbench.report.cells import code_text, gap_text, listing, mean_text, tail_text
 from flbench.report.claims import UNDECIDED, VERDICTS, Chapter, Claim
 from flbench.report.headline import Answer, Column, Headline, Row, answers, headline
 from flbench.report.page.planned import last_note, planned_grid
 from flbench.report.page.sections import WHEN
-from flbench.report.planned import Judged, Planned, Verdict
+from flbench.report.planned import Planned
 from flbench.report.provenance import CONTRIBUTORS
 from flbench.report.runs import code_notes_of
-from flbench.report.stats import LEVEL
+from flbench.report.stats import LEVEL, Contrast, Verdict
 from flbench.report.supplement import Place
 from flbench.report.ticks import axis_names
-from flbench.report.wording import NONE, contrast_text, last_text, margins_text, marked, verdict_text
+from flbench.report.wording import (
+    NONE,
+    code_text,
+    contrast_text,
+    gap_text,
+    last_text,
+    listing,
+    margins_text,
+    marked,
+    mean_text,
+    tail_text,
+    verdict_text,
+)
 
 #: Most figures of the page.
 MOST_FIGURES = 3
@@ -149,22 +160,22 @@ def _gain(section: Section, one: Planned) -> Entry:
     text, _ = contrast_text(one.contrast, section.layout.metric)
     return Entry(
         text,
-        (_verdict(section, one.judged), *last_text(one.last, section.layout.metric)),
-        bold=one.judged.is_different,
+        (_verdict(section, one.contrast), *last_text(one.last, section.layout.metric)),
+        bold=one.contrast.is_different,
         order=one.contrast.difference.mean,
     )
 
 
 def _counts(section: Section, some: Sequence[Planned]) -> str:
     """Return ``more in 5, open in 3``."""
-    by_verdict = {verdict: [one for one in some if one.judged.verdict == verdict] for verdict in ORDER}
-    return ", ".join(f"{_verdict(section, same[0].judged)} in {len(same)}" for same in by_verdict.values() if same)
+    by_verdict = {verdict: [one for one in some if one.contrast.verdict == verdict] for verdict in ORDER}
+    return ", ".join(f"{_verdict(section, same[0].contrast)} in {len(same)}" for same in by_verdict.values() if same)
 
 
-def _verdict(section: Section, judged: Judged) -> str:
+def _verdict(section: Section, contrast: Contrast) -> str:
     """Return the verdict; it names a margin other than the default, since sections may have different ones."""
     layout = section.layout
-    text = judged.verdict if layout.tie_margin == layout.default_margin else verdict_text(judged, layout)
+    text = contrast.verdict if layout.tie_margin == layout.default_margin else verdict_text(contrast, layout)
     return text.replace(", ", " and ")
 
 
@@ -212,17 +223,16 @@ def _table(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> Ite
     supplements = board.supplements
     rows = []
     for row in found.rows:
-        is_personal = any(one.cell.personal for one in row.standings if one)
         # Methods that compute the same in a section's columns may differ in those of another one.
-        labels = marked([at.label.split(" = ")[0] for at in row.row], personal=is_personal)
+        labels = marked([at.label.split(" = ")[0] for at in row.row], personal=row.is_personal)
         entries = [
-            _entry(row, c, [line for one in supplements if standing and (line := one.beside(standing.cell))])
-            for c, standing in enumerate(row.standings)
+            _entry(row, c, [line for one in supplements if cell and (line := one.beside(cell))])
+            for c, cell in enumerate(row.cells)
         ]
         rows.append((*words(*labels), *entries))
     yield Grid((*axis_names(found.row_axes), *heads), tuple(rows), len(found.row_axes))
     notes = [_NOT_SHOWN.format(found.left_out)] if found.left_out else []
-    if any(one.cell.personal for row in found.rows for one in row.standings if one):
+    if any(row.is_personal for row in found.rows):
         notes.append("¹ No shared model: mean over clients of their own models on the *whole* test set.")
     sections = {column.section.title: column.section for column in found.columns}
     yield Items((*(literal(f"{title}: {settings_text(section)}.") for title, section in sections.items()), *notes))
@@ -255,10 +265,9 @@ def _head(column: Column, found: Headline) -> str:
 
 
 def _entry(row: Row, c: int, beside: Sequence[str]) -> Entry:
-    standing = row.standings[c]
-    if standing is None:
+    cell = row.cells[c]
+    if cell is None:
         return Entry(NONE)
-    cell = standing.cell
     below = [f"n={cell.summary.n}"] if cell.summary and cell.summary.half_width is None else []
     below += [gap_text(cell)] if not cell.complete else []
     below += [*code_text(cell), *tail_text(cell)]

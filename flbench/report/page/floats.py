@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Entry, Grid
 from flbench.report.board import Leaderboard, Section
-from flbench.report.cells import CONFIDENCE, Cell, code_text, gap_text, mean_text
+from flbench.report.cells import Cell
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.headline import Headline, Row, headline, whole
 from flbench.report.page.first import settings_text
 from flbench.report.page.planned import planned_grid
 from flbench.report.planned import Planned, value_text
-from flbench.report.stats import LEVEL
+from flbench.report.stats import CONFIDENCE, LEVEL
 from flbench.report.tables import KIND_TITLES
 from flbench.report.ticks import Tick, axis_names
-from flbench.report.wording import NONE, TIED, column_head, contrast_text, margin_text
+from flbench.report.wording import NONE, TIED, code_text, column_head, contrast_text, gap_text, margin_text, mean_text
 
 #: The mark of the best mean of a column.
 BEST = "best"
@@ -45,7 +45,7 @@ def tables_of(board: Leaderboard) -> Iterator[Table]:
     everything = [
         whole(section, kind)
         for section in board.sections
-        for kind in dict.fromkeys(details.table.kind for details in section.details)
+        for kind in dict.fromkeys(table.kind for table in section.details)
     ]
     first = headline(board.sections)
     if first is not None and (first.left_out or len(everything) > 1):
@@ -57,7 +57,7 @@ def tables_of(board: Leaderboard) -> Iterator[Table]:
             if some:
                 yield _planned(section, some, file_name(name, section.title))
     for one in everything:
-        section, kind = one.columns[0].section, one.columns[0].details.table.kind
+        section, kind = one.columns[0].section, one.columns[0].table.kind
         yield _values(one, file_name("all", section.title, kind if KIND_TITLES.get(kind, kind) else ""))
 
 
@@ -67,13 +67,13 @@ def figure_caption(board: Leaderboard, drawing: Drawing) -> str:
     section = next(sections, None)
     if section is None:
         return drawing.caption
-    cells = [cell for details in section.details for cell in details.table.cells.values()]
+    cells = [cell for table in section.details for cell in table.cells.values()]
     return f"{drawing.caption} {_seeds(cells)}; {_settings(section)}."
 
 
 def _values(found: Headline, name: str) -> Table:
     several = len({column.section.title for column in found.columns}) > 1
-    heads, tables = [], [column.details.table for column in found.columns]
+    heads, tables = [], [column.table for column in found.columns]
     for column, table in zip(found.columns, tables, strict=True):
         lines = [column.section.name if several else "", table.short_title]
         heads.append("\n".join([*filter(None, lines), column_head(table, table.cols[column.number])]))
@@ -92,12 +92,11 @@ def _values(found: Headline, name: str) -> Table:
 
 def _names(row: Row) -> tuple[Entry, ...]:
     """Return the labels of a row, the first one marked where there is no shared model."""
-    is_personal = any(one.cell.personal for one in row.standings if one)
     entries = []
     for i, at in enumerate(row.row):
         label, *same = _methods(at)
         below = (f"the same as {', '.join(same)}",) if same else ()
-        entries.append(Entry(label, below, mark="¹" if is_personal and not i else ""))
+        entries.append(Entry(label, below, mark="¹" if row.is_personal and not i else ""))
     return tuple(entries)
 
 
@@ -107,11 +106,10 @@ def _methods(at: Tick) -> list[str]:
 
 
 def _value(row: Row, c: int) -> Entry:
-    standing = row.standings[c]
-    if standing is None:
+    cell = row.cells[c]
+    if cell is None:
         return Entry(NONE)
-    cell, table = standing.cell, standing.table
-    marks = [BEST] if standing.at in table.best else [TIED] if standing.at in table.tied else []
+    marks = [BEST] if cell.is_best else [TIED] if cell.is_tied else []
     below = [f"n = {cell.summary.n}, no interval"] if cell.summary and cell.half_width is None else []
     below += [] if cell.complete else [gap_text(cell)]
     below += code_text(cell)
@@ -121,7 +119,7 @@ def _value(row: Row, c: int) -> Entry:
 
 def _values_caption(found: Headline) -> str:
     sections = {column.section.title: column.section for column in found.columns}
-    cells = [one.cell for row in found.rows for one in row.standings if one]
+    cells = [cell for row in found.rows for cell in row.cells if cell]
     over = "seeds and test images" if any(cell.images for cell in cells) else "seeds"
     texts = [
         f"{_metrics(list(sections.values()))} Mean ± half-width of its {_CONFIDENCE} interval over {over}; "
@@ -142,7 +140,7 @@ def _values_caption(found: Headline) -> str:
 
 def _settings(section: Section) -> str:
     """Return the settings that all cells share, with their rounds, and how the others were chosen."""
-    tables = [details.table for details in section.details]
+    tables = section.details
     rounds = sorted({cell.rounds for table in tables for cell in table.cells.values()})
     is_named = "rounds" in section.constants or any("rounds" in table.col_axes for table in tables)
     return settings_text(section) if is_named else f"rounds {', '.join(map(str, rounds))}, {settings_text(section)}"
@@ -195,4 +193,4 @@ def _planned(section: Section, some: Sequence[Planned], name: str) -> Table:
 def _gain(section: Section, one: Planned) -> Entry:
     text, _ = contrast_text(one.contrast, section.layout.metric)
     below = (f"{one.missing} of {one.cells + one.missing} pairs left out",) if one.missing else ()
-    return Entry(text, below, bold=one.judged.is_different, mark=TIED if one.judged.is_equivalent else "")
+    return Entry(text, below, bold=one.contrast.is_different, mark=TIED if one.contrast.is_equivalent else "")

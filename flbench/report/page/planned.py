@@ -93,7 +93,7 @@ def _shared(texts: Iterable[str]) -> str:
 
 def _entry(section: Section, one: Planned) -> Entry:
     text, below = contrast_text(one.contrast, section.layout.metric)
-    verdict = verdict_text(one.judged, section.layout)
+    verdict = verdict_text(one.contrast, section.layout)
     pairs = f"{one.cells} {'pair' if one.cells == 1 else 'pairs'}"
     missing = (f"{one.missing} left out",) if one.missing else ()
     last = last_text(one.last, section.layout.metric)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from flbench.literal import literal
 from flbench.report.blocks import Block, Code, Heading, Items, Paragraph
 from flbench.report.board import Leaderboard
-from flbench.report.cells import COLLAPSE, CONFIDENCE, FAR
-from flbench.report.stats import LEVEL
+from flbench.report.cells import COLLAPSE, FAR
+from flbench.report.stats import CONFIDENCE, LEVEL
 from flbench.report.wording import TIED, margins_text
 
 

@@ -12,15 +12,15 @@ from flbench.messages import counted, some_of
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, shifted, words
 from flbench.report.board import Leaderboard, Picture, Section
-from flbench.report.cells import lines_below, mean_text
+from flbench.report.cells import Cell
 from flbench.report.claims import Chapter, claims_grid
 from flbench.report.page.details import detail_blocks
 from flbench.report.page.planned import planned_blocks
 from flbench.report.summary import Overall
 from flbench.report.supplement import Place
-from flbench.report.tables import Position, Table
+from flbench.report.tables import Table
 from flbench.report.ticks import axis_names
-from flbench.report.wording import NONE, TIED, column_head, marked, row_labels, row_name
+from flbench.report.wording import NONE, TIED, column_head, lines_below, marked, mean_text, row_labels, row_name
 
 #: Tables of details with more lines than this are folded.
 MOST_LINES = 24
@@ -66,19 +66,18 @@ def _overall(found: Overall) -> Grid:
     return Grid(heads, tuple(rows), len(found.row_axes))
 
 
-def _entry(table: Table, at: Position, below: Sequence[str]) -> Entry:
+def _entry(table: Table, cell: Cell) -> Entry:
     """Return a cell with its marks; the tip lists its runs."""
-    cell = table.cells[at]
     metric = METRICS[cell.metric]
     values = ((run, cell.by_seed.get(run.experiment.seed)) for run in cell.runs)
-    same = [f"= {row_name(table.rows[table.twins[at][0]])}"] if at in table.twins else []
-    marks = [TIED] if at in table.tied else []
+    same = [f"= {row_name(table.rows[cell.origin[0]])}"] if cell.origin != cell.at else []
+    marks = [TIED] if cell.is_tied else []
     marks += ["²"] if len(cell.numerics) > 1 else []
     marks += ["³"] if cell.contributors else []
     return Entry(
         text=mean_text(cell),
-        below=(*below, *same),
-        bold=at in table.best | table.tied,
+        below=(*lines_below(cell), *same),
+        bold=cell.is_best or cell.is_tied,
         mark=" ".join(marks),
         order=cell.summary.mean if cell.summary else None,
         tip=tuple(
@@ -179,9 +178,9 @@ def _search_text(section: Section, search: Halving) -> str:
 def _budget_text(section: Section) -> str:
     """Return the rounds that the rows got; those of one column differ only where settings tied."""
     of_column: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
-    for table, details in enumerate(section.details):
-        for (_, column), costs in details.costs.items():
-            of_column[table, column].add(costs.budget or 0)
+    for number, table in enumerate(section.details):
+        for (_, column), cell in table.cells.items():
+            of_column[number, column].add(cell.costs.budget or 0)
     budgets = set[int]().union(*of_column.values())
     if len(budgets) == 1:
         return f"{budgets.pop():,} rounds"
@@ -205,10 +204,8 @@ def _tables(tables: Sequence[Table], level: int) -> Iterator[Block]:
         previous = table.title
         rows = []
         for r in range(len(table.rows)):
-            entries = [
-                _entry(table, (r, c), lines_below(table.cells[r, c])) if (r, c) in table.cells else Entry(NONE)
-                for c in range(len(table.cols))
-            ]
+            cells = (table.cells.get((r, c)) for c in range(len(table.cols)))
+            entries = [_entry(table, cell) if cell else Entry(NONE) for cell in cells]
             rows.append((*words(*row_labels(table, r)), *entries))
         heads = (*axis_names(table.row_axes), *(column_head(table, col) for col in table.cols))
         yield Grid(heads, tuple(rows), len(table.row_axes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flbench.messages import public_scalar, without_directories
-from flbench.report.board import Details, Leaderboard
+from flbench.report.board import Leaderboard
 from flbench.report.budget import Budget, Budgets
 from flbench.report.cells import Cell
 from flbench.report.dataframes import flatten
@@ -13,7 +13,7 @@ from flbench.report.lr_range import Range, Ranges
 from flbench.report.runs import NOT_COMPARED
 from flbench.report.stats import Contrast, Difference
 from flbench.report.summary import Overall
-from flbench.report.tables import Position, Table
+from flbench.report.tables import Table
 
 #: Version of the fields; raised when a program that reads the old ones would misread the new ones.
 JSON_SCHEMA = 3
@@ -27,15 +27,15 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
         "title": board.options.title,
         "metric": sections[0].layout.metric if sections else None,
         "cells": [
-            _cell(table, at, cell)
+            _cell(table, shown, cell)
             for section in sections
             for table in (*section.tables, *section.own_shard)
-            for at in sorted(table.cells)
-            for cell in (table.cells[at], *table.cells[at].copies)
+            for shown in table.cells.values()
+            for cell in (shown, *shown.copies)
         ],
         "overall": [_overall(found) for found in board.overall],
         "details": [
-            _details(one, at) for section in sections for one in section.details for at in sorted(one.table.cells)
+            _details(cell) for section in sections for table in section.details for cell in table.cells.values()
         ],
         "planned": [
             {
@@ -46,8 +46,8 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
                 "between": one.between or None,
                 **(_contrast(one.contrast) or {}),
                 "last": one.last and _difference(one.last),
-                "p_equivalence_holm": one.judged.equivalence,
-                "verdict": one.judged.verdict,
+                "p_equivalence_holm": one.contrast.equivalence,
+                "verdict": one.contrast.verdict,
                 "pairs": one.cells,
                 "missing": one.missing,
             }
@@ -82,9 +82,9 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
     }
 
 
-def _cell(table: Table, at: Position, cell: Cell) -> dict[str, Any]:
-    """Return the cell at a position, or one of its copies, which name the cell that they are the same as."""
-    summary, origin = cell.summary, table.cells[table.twins.get(at, at)]
+def _cell(table: Table, shown: Cell, cell: Cell) -> dict[str, Any]:
+    """Return a cell that a table shows, or one of its copies, which name the cell that they are the same as."""
+    summary, origin = cell.summary, table.cells[shown.origin]
     return {
         "cell_id": cell.experiment.cell_id,
         "same_as": None if cell is origin else origin.experiment.cell_id,
@@ -103,8 +103,8 @@ def _cell(table: Table, at: Position, cell: Cell) -> dict[str, Any]:
         "gaps": dict(cell.gaps),
         "dropped": cell.dropped,
         "changed_plugins": sorted({plugin for run in cell.runs for plugin in run.changed_plugins}),
-        "best": at in table.best,
-        "tied": at in table.tied,
+        "best": shown.is_best,
+        "tied": shown.is_tied,
         "client_local": cell.personal,
         "fingerprint": cell.fingerprint,
         "numerics": list(cell.numerics),
@@ -133,19 +133,18 @@ def _overall(found: Overall) -> dict[str, Any]:
     }
 
 
-def _details(details: Details, at: Position) -> dict[str, Any]:
-    table, costs = details.table, details.costs[at]
-    cell, reached = table.cells[at], costs.reached
+def _details(cell: Cell) -> dict[str, Any]:
+    costs, reached = cell.costs, cell.costs.reached
     return {
         "cell_id": cell.experiment.cell_id,
         "rounds": cell.rounds,
         "fingerprint": cell.fingerprint,
         "chosen": cell.chosen or None,
         "at_edge": cell.at_edge,
-        "best": at in table.best,
-        "tied": at in table.tied,
-        "to_baseline": _contrast(details.to_baseline.get(at)),
-        "to_best": _contrast(table.to_best.get(at)),
+        "best": cell.is_best,
+        "tied": cell.is_tied,
+        "to_baseline": _contrast(cell.to_baseline),
+        "to_best": _contrast(cell.to_best),
         "budget": costs.budget,
         "bytes": costs.bytes,
         "acc_worst": costs.worst,

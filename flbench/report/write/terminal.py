@@ -8,10 +8,10 @@ from rich.text import Text
 
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
-from flbench.report.cells import code_text, gap_text, mean_text
-from flbench.report.tables import Position, Table
+from flbench.report.cells import Cell
+from flbench.report.tables import Table
 from flbench.report.ticks import axis_names
-from flbench.report.wording import NONE, TIED, column_head, row_labels
+from flbench.report.wording import NONE, TIED, code_text, column_head, gap_text, mean_text, row_labels
 from flbench.report.write.columns import fitting
 
 
@@ -44,7 +44,7 @@ def _title(section: Section, table: Table) -> str:
 def _tables(table: Table, width: int) -> list[RichTable]:
     labels = [row_labels(table, r) for r in range(len(table.rows))]
     heads = [column_head(table, col) for col in table.cols]
-    texts = [[_text(table, (r, c)) for c in range(len(table.cols))] for r in range(len(table.rows))]
+    texts = [[_text(table.cells.get((r, c))) for c in range(len(table.cols))] for r in range(len(table.rows))]
     sizes = [max(_width(head), *(_width(row[c].plain) for row in texts)) + 3 for c, head in enumerate(heads)]
     names = axis_names(table.row_axes)
     widths = [max(len(name), *(len(row[i]) for row in labels)) + 3 for i, name in enumerate(names)]
@@ -62,13 +62,12 @@ def _tables(table: Table, width: int) -> list[RichTable]:
     return parts
 
 
-def _text(table: Table, at: Position) -> Text:
-    cell = table.cells.get(at)
+def _text(cell: Cell | None) -> Text:
     if cell is None:
         return Text(NONE, style="dim")
     value = mean_text(cell)
-    text = Text(value, style="bold green" if at in table.best else "green" if at in table.tied else "")
-    if at in table.tied:
+    text = Text(value, style="bold green" if cell.is_best else "green" if cell.is_tied else "")
+    if cell.is_tied:
         text.append(f" {TIED}", style="green")
     if cell.summary and cell.summary.half_width is None:
         text.append(f" n={cell.summary.n}", style="dim")
