@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 from flbench.report.blocks import Entry
 from flbench.report.claims import Claim, Verdict
 from flbench.report.stats import LEVEL, Difference, summarize, welch_half_width
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: What one setting says of a claim. True, False and None: it holds, it does not hold, the runs cannot decide.
 Outcome = Verdict | bool | None
@@ -37,6 +41,16 @@ def combined(outcomes: Iterable[Outcome]) -> Verdict:
     if len(verdicts) < 2:
         return verdicts.pop() if verdicts else "not run"
     return "in part" if verdicts & {"holds", "in part"} else "does not hold"
+
+
+def by(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """Yield the rows that agree in columns, with what they agree in: a value, or a tuple of several."""
+    yield from frame.groupby(columns[0] if len(columns) == 1 else list(columns))
+
+
+def evaluated(frame: pd.DataFrame, expression: str) -> pd.Series[Any]:
+    """Return the value of an expression over the columns of each row."""
+    return cast("pd.Series[Any]", frame.eval(expression))
 
 
 @dataclass(frozen=True)
@@ -94,6 +108,11 @@ def number_entry(value: float | None, text: Callable[[float], str] = "{:.3g}".fo
     return Entry("–") if value is None else Entry(text(value), order=value)
 
 
+def one_decimal(value: float) -> str:
+    """``0.5``; never ``-0.0``."""
+    return f"{value:z.1f}"
+
+
 def two_decimals(value: float) -> str:
     """``0.52``; never ``-0.00``."""
     return f"{value:z.2f}"
@@ -106,10 +125,17 @@ def three_digits(value: float) -> str:
 
 def range_text(values: Sequence[float]) -> str:
     """``8.1 to 9.4``, or a single number where both ends read alike; a dash for none."""
-    if not values:
+    if not len(values):
         return "–"
     low, high = three_digits(min(values)), three_digits(max(values))
     return low if low == high else f"{low} to {high}"
+
+
+def median_text(values: Sequence[float]) -> str:
+    """Median, range and number: ``8.47 (7.9 to 8.97, n=100)``; ``none`` for no values."""
+    if not len(values):
+        return "none"
+    return f"{three_digits(statistics.median(values))} ({range_text(values)}, n={len(values)})"
 
 
 def mean_text(values: Sequence[float], digits: int = 2) -> str:

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from flbench.papers.declared import declared, judge
 from flbench.papers.evidence import combined, direction, fit_exponent
 from flbench.papers.label_skew import claims_one_class
 from flbench.papers.label_skew.claims_bounded_norms import _verdict as norms_verdict
@@ -16,10 +18,7 @@ from flbench.papers.label_skew.claims_rank_dose import Dose
 from flbench.papers.label_skew.claims_rank_dose import verdict as dose_verdict
 from flbench.papers.label_skew.correlations import RankCorrelation
 from flbench.papers.rank_collapse.claims_networks import _reaches_root
-from flbench.papers.sharpness import claims_learning_rate
-from flbench.papers.sharpness.claims_width import grows, near
-from flbench.papers.sharpness.networks import Family
-from flbench.papers.sharpness.training import Descent
+from flbench.papers.rules import inside
 from flbench.report.correlation import Correlation, Mean
 from flbench.report.stats import Difference, corrected, paired
 
@@ -39,65 +38,68 @@ def gap(values: Any) -> Difference:
 @pytest.mark.parametrize("power", [0.25, 0.75])
 def test_exponents_at_the_edge_are_rarely_near_a_claimed_one(power: float) -> None:
     """An exponent that is just 0.25 away from 0 or 1; spreads fall with the width, as those of lambda_max."""
-    draw, found = np.random.default_rng(0), Counter[str]()
+    draw, found, claimed = np.random.default_rng(0), Counter[bool | None](), round(power)
     for _ in range(TIMES):
         values = {m: m**power * np.exp(2 / m**0.5 * draw.standard_normal(5)) for m in (50, 100, 200, 400)}
-        found[near(fit_exponent(values), round(power))] += 1
-    assert found["holds"] / TIMES <= ONE_SIDE and found["does not hold"] / TIMES <= ONE_SIDE, found
+        fit = fit_exponent(values)
+        assert fit
+        found[inside(fit.low, fit.high, claimed - 0.25, claimed + 0.25)] += 1
+    assert max(found[True], found[False]) / TIMES <= ONE_SIDE, found
 
 
 def test_exponents_of_one_half_are_rarely_judged() -> None:
     """Neither growth in proportion nor none, and neither at least sqrt(d) nor less."""
-    draw, growth, root = np.random.default_rng(1), Counter[str](), Counter[bool | None]()
+    draw, growth, root = np.random.default_rng(1), Counter[bool | None](), Counter[bool | None]()
     for _ in range(TIMES):
         fits = [
             fit_exponent({d: d**0.5 * np.exp(0.05 * draw.standard_normal(3)) for d in widths})
             for widths in ((8, 16, 32, 64, 128), (64, 128))
         ]
-        growth[grows(fits[0])] += 1
+        assert fits[0]
+        growth[inside(fits[0].low, fits[0].high, 0.5)] += 1
         root[_reaches_root(SimpleNamespace(exponent=fits[0], last_exponent=fits[1]))] += 1  # type: ignore[arg-type]
-    assert max(growth["holds"], growth["does not hold"], root[True]) / TIMES <= ONE_SIDE, (growth, root)
+    assert max(growth[True], growth[False], root[True]) / TIMES <= ONE_SIDE, (growth, root)
     assert root[False] / TIMES <= BOTH_SIDES, "two intervals can refute it"
 
 
-def descents(draw: np.random.Generator, gain: float, normalized: str, networks: int = 4) -> list[Descent]:
-    """Networks of three widths at 15 rates, which converge up to a rate that scatters by a quarter."""
-    family = Family("relu", 4.0, 1.0, 3, 1, 1000, normalized)  # type: ignore[arg-type]
-    found = []
-    for width in (100, 200, 400):
-        for seed in range(networks):
-            highest = 0.03 * gain * np.exp(0.25 * draw.standard_normal())
-            for lr in np.geomspace(0.001, 10, 15):
-                final = 0.0 if lr <= highest else 1.0
-                found.append(Descent(family, width, seed, float(lr), 150, 1.0, 1.0, 1.0, final))
-    return found
+def sharpness_verdict(words: str, **frames: pd.DataFrame) -> str:
+    """The verdict on a declared claim of the sharpness paper."""
+    (one,) = (claim for claim in declared("flbench.papers.sharpness") if words in claim.claim)
+    (found,) = judge([one], frames, {"GROWN": 1.1, "EXPLODED": 1000.0, "percent": 1.0})
+    return found.verdict
 
 
 @pytest.mark.nightly
-def test_the_gain_of_subtracted_means_is_not_found_where_there_is_none() -> None:
-    """The exact rank test at three widths of four networks. No gain refutes the claim: it is about larger rates."""
-    draw = np.random.default_rng(2)
-    verdicts = {
-        gain: Counter(
-            claims_learning_rate._gain(descents(draw, 1.0, "none"), descents(draw, gain, "mean-last"))[0]
-            for _ in range(100)
-        )
-        for gain in (1.0, 5.5)
-    }
-    assert verdicts[1.0][True] == 0 and verdicts[1.0][False] >= 90, verdicts
-    assert verdicts[5.5][True] >= 90 and verdicts[5.5][False] == 0, verdicts
+@pytest.mark.parametrize(("gain", "verdict"), [(1.0, "does not hold"), (5.5, "holds")])
+def test_the_gain_of_subtracted_means_is_not_found_where_there_is_none(gain: float, verdict: str) -> None:
+    """Three widths of four networks at 15 rates, which converge up to a rate that scatters by a quarter.
+
+    No gain refutes the claim: it is about larger rates.
+    """
+    draw, found = np.random.default_rng(2), Counter[str]()
+    rates, wrong = np.geomspace(0.001, 10, 15), {"holds": "does not hold", "does not hold": "holds"}[verdict]
+    networks = pd.MultiIndex.from_product([("none", "mean-last"), (100, 200, 400), range(4)]).to_frame(index=False)
+    networks.columns = pd.Index(["normalized", "width", "seed"])
+    for _ in range(100):
+        highest = 0.03 * np.exp(0.25 * draw.standard_normal(len(networks)))
+        highest[networks.normalized == "mean-last"] *= gain
+        tried = [rates[rates <= rate].max() for rate in highest]
+        found[sharpness_verdict("larger learning rates", networks=networks.assign(converged=tried))] += 1
+    assert found[verdict] >= 90 and found[wrong] == 0, found
 
 
 @pytest.mark.parametrize("networks", [5, 6, 10, 20])
 def test_shares_of_networks_are_rarely_judged_where_half_of_all_do_it(networks: int) -> None:
     """Wide networks explode with probability 1/2: nine of ten do, or do not, in at most 1/2^5 of cases."""
-    family, draw, verdicts = Family("relu", 4.0, 1.0, 3, 1, 1000, "none"), np.random.default_rng(networks), Counter()
-    for _ in range(TIMES):
-        peaks = np.where(draw.random(networks) < 0.5, 1e4, 10.0)
-        explosions = [Descent(family, 800, seed, 2.0, 150, 2.0, 1.0, peak, 1.0) for seed, peak in enumerate(peaks)]
-        verdicts[claims_learning_rate._explosion(explosions)[0]] += 1
-    limit = 1 / 32 + 4 * (1 / 32 / TIMES) ** 0.5
-    assert max(verdicts["holds"], verdicts["does not hold"]) / TIMES <= limit, verdicts
+    draw, verdicts = np.random.default_rng(networks), Counter[str]()
+    frame = pd.DataFrame(
+        {"seed": range(networks), "normalized": "none", "width": 800, "factor": 2.0, "exploded": False}
+    )
+    for _ in range(TIMES // 2):
+        exploding = frame.assign(peaked=draw.random(networks) < 0.5)
+        verdicts[sharpness_verdict("losses of wide networks", descents=exploding)] += 1
+    limit = 1 / 32 + 4 * (1 / 32 / (TIMES // 2)) ** 0.5
+    assert max(verdicts["holds"], verdicts["does not hold"]) / (TIMES // 2) <= limit, verdicts
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])

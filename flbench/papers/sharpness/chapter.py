@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from flbench.papers.evidence import number_entry, three_digits
-from flbench.papers.sharpness import claims_learning_rate, claims_width
-from flbench.papers.sharpness.networks import Curve, Point, Prediction, curves_of, predict
-from flbench.papers.sharpness.training import (
+from flbench.papers.declared import declared, judge
+from flbench.papers.evidence import by, number_entry, three_digits, two_decimals
+from flbench.papers.sharpness.frames import (
+    CONVERGED,
     EXPLODED,
     GROWN,
-    Descent,
-    Network,
-    descents_of,
-    networks_of,
-    predicted_rate,
+    Family,
+    Theory,
+    descents,
+    draws,
+    highest_rates,
+    stable_rate,
+    theory,
 )
 from flbench.report.blocks import Block, Entry, Grid, Paragraph, words
-from flbench.report.cells import grouped
+from flbench.report.cells import summarize
 from flbench.report.claims import Chapter
 from flbench.report.runs import Collection, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _INTRODUCTION = (
     "lambda_max, the largest eigenvalue of the Fisher information F = E[sum_k grad f_k grad f_k^T], of random fully "
@@ -34,15 +40,17 @@ _INTRODUCTION = (
 
 def chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
     """Return the verdicts on the paper's claims, and the measurements."""
-    curves, descents = curves_of(runs), descents_of(runs, collection)
-    claims = (*claims_width.claims(curves), *claims_learning_rate.claims(descents))
-    title = "Sharpness of wide networks"
-    blocks = (*_networks(curves), *_descents(descents))
+    drawn, trained = draws(runs), descents(runs, collection)
+    networks = highest_rates(trained)
+    frames = {"draws": drawn, "descents": trained, "networks": networks}
+    constants = {"GROWN": GROWN, "EXPLODED": EXPLODED, "percent": 100 * CONVERGED}
+    claims = judge(declared(__package__), frames, constants)
+    title, blocks = "Sharpness of wide networks", (*_networks(drawn), *_descents(networks))
     return Chapter("sharpness", title, _INTRODUCTION, claims, blocks, tuple(runs), "@karakida2019sharpness")
 
 
-def _networks(curves: Sequence[Curve]) -> Iterator[Block]:
-    if not curves:
+def _networks(drawn: pd.DataFrame) -> Iterator[Block]:
+    if drawn.empty:
         return
     yield Paragraph(
         "**Networks at initialization.** Theory: a value, or bounds (medians over draws where they depend on a "
@@ -50,39 +58,52 @@ def _networks(curves: Sequence[Curve]) -> Iterator[Block]:
         "to its own value (layer normalization: the mean-field value, which is not the paper's) or lower bound."
     )
     head = ("network", "C", "normalized", "T", "M", "n", "mean", "sd", "median", "theory", "ratio", "within", "source")
-    yield Grid(head, tuple(_point_row(point) for curve in curves for point in curve.points), names=4, remarks=1)
+    rows = (_point_row(family, width, own) for (family, width), own in by(drawn, "family", "width"))
+    yield Grid(head, tuple(rows), names=4, remarks=1)
 
 
-def _point_row(point: Point) -> tuple[Entry, ...]:
-    family, summary, predicted = point.family, point.summary, point.predicted
-    bounded = predicted is not None and predicted.lower is not None
+def _point_row(family: Family, width: int, own: pd.DataFrame) -> tuple[Entry, ...]:
+    """The draws of a family at one width."""
+    summary, predicted = summarize(own.lambda_max.tolist()), median_theory(own)
+    assert summary is not None
+    ratios = own.lambda_max / own.value.fillna(own.lower)
+    ratio = ratios.mean() if family.normalized == "none" else ratios.median()
+    admitted = (own.lambda_max >= own.lower) & ~(own.lambda_max > own.upper)
     return (
-        *words(family.label, str(family.outputs), family.normalized, str(family.samples or "M"), str(point.width)),
+        *words(family.label, str(family.outputs), family.normalized, str(family.samples or "M"), str(width)),
         *words(str(summary.n)),
         number_entry(summary.mean, three_digits),
         Entry("–" if summary.sd is None else three_digits(summary.sd)),
-        number_entry(statistics.median(point.values), three_digits),
+        number_entry(float(own.lambda_max.median()), three_digits),
         Entry(_theory(predicted)),
-        Entry("–" if point.ratio is None else f"{point.ratio:.2f}"),
-        Entry(f"{point.admitted}/{summary.n}" if bounded else "–"),
-        Entry(predicted.source if predicted else "–"),
+        Entry("–" if predicted is None else two_decimals(ratio)),
+        Entry("–" if predicted is None or predicted.lower is None else f"{admitted.sum()}/{summary.n}"),
+        Entry("–" if predicted is None else predicted.source),
     )
 
 
-def _theory(predicted: Prediction | None) -> str:
+def median_theory(own: pd.DataFrame) -> Theory | None:
+    """Return the medians over draws of what theory says of them; None where it says nothing of one."""
+    if own.empty or (own.source == "").any():
+        return None
+    medians = {name: None if own[name].isna().any() else own[name].median() for name in ("value", "lower", "upper")}
+    return Theory(own.source.iloc[0], **medians)
+
+
+def _theory(found: Theory | None) -> str:
     """``1099``, ``2.31 to 39.2``, ``≥ 62.9`` or a value with bounds."""
-    if predicted is None:
+    if found is None:
         return "–"
-    value = "" if predicted.value is None else three_digits(predicted.value)
-    if predicted.lower is None:
+    value = "" if found.value is None else three_digits(found.value)
+    if found.lower is None:
         return value
-    lower = three_digits(predicted.lower)
-    bounds = f"≥ {lower}" if predicted.upper is None else f"{lower} to {three_digits(predicted.upper)}"
+    lower = three_digits(found.lower)
+    bounds = f"≥ {lower}" if found.upper is None else f"{lower} to {three_digits(found.upper)}"
     return f"{value} ({bounds})" if value else bounds
 
 
-def _descents(descents: Sequence[Descent]) -> Iterator[Block]:
-    if not descents:
+def _descents(networks: pd.DataFrame) -> Iterator[Block]:
+    if networks.empty:
         return
     yield Paragraph(
         "**Gradient descent.** Highest rates below the first that fails, in units of 2 / lambda_max of the same "
@@ -91,25 +112,20 @@ def _descents(descents: Sequence[Descent]) -> Iterator[Block]:
         f"{EXPLODED:g}. –: the rates tried do not bracket it."
     )
     head = ("network", "normalized", "T", "M", "n", "lambda_max", "theory", "line", "no growth", "no spike", "survived")
-    groups = grouped(networks_of(descents), lambda one: (one.family, one.width))
-    yield Grid(head, tuple(_network_row(same) for same in groups), names=3)
+    rows = (_network_row(family, width, own) for (family, width), own in by(networks, "family", "width"))
+    yield Grid(head, tuple(rows), names=3)
 
 
-def _network_row(same: Sequence[Network]) -> tuple[Entry, ...]:
-    family, width = same[0].family, same[0].width
-    line = predicted_rate(family, width)
-    units = (
-        [rate * one.lambda_max / 2 for one in same if (rate := one.highest(failed))]
-        for failed in (lambda run: run.grew, lambda run: run.peaked, lambda run: run.exploded)
-    )
+def _network_row(family: Family, width: int, own: pd.DataFrame) -> tuple[Entry, ...]:
+    line, medians = stable_rate(family, width), own[["grew", "peaked", "exploded"]].median()
     return words(
         family.label,
         family.normalized,
         str(family.samples or width),
         str(width),
-        str(len(same)),
-        three_digits(statistics.median(one.lambda_max for one in same)),
-        _theory(predict(family, width, {})),
+        str(len(own)),
+        three_digits(own.lambda_max.median()),
+        _theory(theory(family, width, {})),
         "–" if line is None else three_digits(line),
-        *(f"{statistics.median(values):.2f}" if values else "–" for values in units),
+        *("–" if math.isnan(median) else two_decimals(median) for median in medians),
     )

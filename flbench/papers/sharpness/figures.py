@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flbench.papers.evidence import range_text, two_decimals
-from flbench.papers.sharpness.networks import NORMALIZATIONS, Curve, Family, curves_of, experiment_of, predict
-from flbench.papers.sharpness.training import EXPLODED, Descent, descents_of, networks_of, predicted_rate
+from flbench.papers.evidence import by, fit_exponent, range_text, two_decimals
+from flbench.papers.sharpness.chapter import median_theory
+from flbench.papers.sharpness.frames import (
+    EXPLODED,
+    NORMALIZATIONS,
+    Family,
+    descents,
+    draws,
+    experiment_of,
+    theory,
+)
 from flbench.report.board import Leaderboard
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import Drawing, file_name
@@ -30,6 +38,7 @@ from flbench.report.runs import Run
 from flbench.sums import sum_in_order
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.colors import LogNorm
 
@@ -65,22 +74,26 @@ _BARS, _ROUNDING, _DRAWN = 8, 1e-10, 1e-5
 def sharpness(board: Leaderboard) -> Iterator[Drawing]:
     """Draw what the runs support."""
     runs = [run for run in board.collection.runs if run.experiment.kind == "sharpness"]
-    yield from _over_width([curve for curve in curves_of(runs) if len(curve.points) > 1])
-    for same in grouped(descents_of(runs, board.collection), lambda one: (one.family.unnormalized, one.steps)):
-        if len({one.lr for one in same}) > 1:
+    drawn = draws(runs)
+    yield from _over_width(drawn[drawn.groupby("family").width.transform("nunique") > 1])
+    trained = descents(runs, board.collection)
+    unnormalized = trained.family.map(lambda family: family.unnormalized)
+    for _, same in trained.groupby([unnormalized, "steps"]):
+        if same.lr.nunique() > 1:
             yield _losses(same)
     spectra = [run for run in runs if run.record and "spectrum" in run.record and experiment_of(run).lr is None]
-    for some in grouped(spectra, lambda run: (Family.of(experiment_of(run)).unnormalized, experiment_of(run).width)):
-        yield _spectra(grouped(some, lambda run: Family.of(experiment_of(run))))
+    for alike in grouped(spectra, lambda run: (Family.of(experiment_of(run)).unnormalized, experiment_of(run).width)):
+        yield _spectra(grouped(alike, lambda run: Family.of(experiment_of(run))))
 
 
-def _over_width(curves: Sequence[Curve]) -> Iterator[Drawing]:
+def _over_width(drawn: pd.DataFrame) -> Iterator[Drawing]:
     """Figure 1: a panel for each activation and number of outputs, few outputs first; a line for each normalization."""
     from matplotlib.lines import Line2D
 
-    if not curves:
+    if drawn.empty:
         return
-    groups = grouped(curves, lambda curve: (curve.family.outputs, curve.family.unnormalized))
+    unnormalized = drawn.family.map(lambda family: family.unnormalized)
+    groups = [own for _, own in drawn.groupby(["outputs", unnormalized])]
     figure, axes = panels(len(groups), panel=(3.5, 2.9), sharey=True)
     for panel, group in zip(axes, groups, strict=True):
         _draw_curves(panel, group)
@@ -89,15 +102,15 @@ def _over_width(curves: Sequence[Curve]) -> Iterator[Drawing]:
     figure.supxlabel("width M", fontsize="medium")
     figure.supylabel("largest eigenvalue of the Fisher information", fontsize="medium")
     figure.suptitle("Sharpness of random networks over their width", fontsize="large")
-    names = sorted({curve.family.normalized for curve in curves}, key=NORMALIZATIONS.index)
+    names = sorted(drawn.normalized.unique(), key=NORMALIZATIONS.index)
     handles = [Line2D([], [], **line_style(NORMALIZATIONS.index(name))) for name in names]
     handles += [Line2D([], [], color=GREY, linestyle=dashes, linewidth=1.1) for dashes in (_VALUE, _BOUND)]
     figure.legend(
         handles, [*names, "theory", "lower bound"], loc="outside right center", title="normalized", handlelength=3.0
     )
-    draws = range_text([len(point.values) for curve in curves for point in curve.points])
     caption = (
-        f"lambda_max of the Fisher information of random networks over their width M, mean ± sd over {draws} "
+        "lambda_max of the Fisher information of random networks over their width M, mean ± sd over "
+        f"{range_text(drawn.groupby(['family', 'width']).size().tolist())} "
         "draws, with C outputs on T samples; dashed: theory, dotted: its lower bounds (theorems 2.2, 3.3, 3.4 and 4.1 "
         "of Karakida et al. 2019; dashed for layer normalization: a mean-field value that is not the paper's). At the "
         "right, the fitted exponent of M."
@@ -105,47 +118,49 @@ def _over_width(curves: Sequence[Curve]) -> Iterator[Drawing]:
     yield Drawing(file_name("sharpness", "width"), caption, figure, _PLACE)
 
 
-def _draw_curves(panel: Axes, curves: Sequence[Curve]) -> None:
+def _draw_curves(panel: Axes, drawn: pd.DataFrame) -> None:
     panel.set_yscale("log")
-    for curve in curves:
-        style = line_style(NORMALIZATIONS.index(curve.family.normalized))
-        at, means = [point.width for point in curve.points], [point.summary.mean for point in curve.points]
-        panel.plot(at, means, **style)
-        spreads = [point.summary.sd or 0.0 for point in curve.points]
+    for family, own in by(drawn, "family"):
+        style = line_style(NORMALIZATIONS.index(family.normalized))
+        over_width = own.groupby("width")
+        means, spreads = over_width.lambda_max.mean(), over_width.lambda_max.std().fillna(0.0)
+        panel.plot(means.index, means, **style)
         # A band that would reach below zero ends at a tenth of the mean, which a logarithmic axis can show.
-        low = [max(mean - sd, 0.1 * mean) for mean, sd in zip(means, spreads, strict=True)]
-        high = [mean + sd for mean, sd in zip(means, spreads, strict=True)]
-        panel.fill_between(at, low, high, color=style["color"], alpha=BAND, linewidth=0)
+        low = (means - spreads).clip(lower=0.1 * means)
+        panel.fill_between(means.index, low, means + spreads, color=style["color"], alpha=BAND, linewidth=0)
+        known = {width: found for width, draws in over_width if (found := median_theory(draws))}
         for name, dashes in (("value", _VALUE), ("lower", _BOUND)):
-            known = [(point.width, getattr(point.predicted, name)) for point in curve.points if point.predicted]
-            drawn = [(width, number) for width, number in known if number is not None]
+            line = {width: number for width, one in known.items() if (number := getattr(one, name)) is not None}
             # The bound of eq. 19 scatters around that of theorem 3.3.
-            if drawn and curve.family.normalized != "bn-last":
-                panel.plot(*zip(*drawn, strict=True), color=style["color"], linestyle=dashes, linewidth=1.1)
-    widths = sorted({point.width for curve in curves for point in curve.points})
+            if line and family.normalized != "bn-last":
+                panel.plot(*zip(*line.items(), strict=True), color=style["color"], linestyle=dashes, linewidth=1.1)
+    widths = sorted(drawn.width.unique())
     set_log_ticks(panel, widths)
     panel.set_xlim(widths[0] / 1.1, widths[-1] * (widths[-1] / widths[0]) ** 0.24)
-    panel.set_title(curves[0].family.title)
+    panel.set_title(drawn.family.iloc[0].title)
     panel.yaxis.set_major_formatter("{x:g}")
 
 
-def _label_exponents(panel: Axes, curves: Sequence[Curve]) -> None:
+def _label_exponents(panel: Axes, drawn: pd.DataFrame) -> None:
     """Write the exponents at the ends of their curves, moved apart where they would overlap."""
-    ends = [(math.log10(curve.points[-1].summary.mean), curve) for curve in curves if curve.exponent]
+    ends = []
+    for family, own in by(drawn, "family"):
+        by_width = {width: values.lambda_max.tolist() for width, values in by(own, "width")}
+        if found := fit_exponent(by_width):
+            ends.append((math.log10(statistics.fmean(by_width[max(by_width)])), family, found))
     ends.sort(key=lambda end: end[0])
     low, high = (math.log10(limit) for limit in panel.get_ylim())
-    heights = apart([(y - low) / (high - low) for y, _ in ends], _LABEL_GAP)
-    for height, (_, curve) in zip(heights, ends, strict=True):
-        assert curve.exponent is not None
+    heights = apart([(y - low) / (high - low) for y, *_ in ends], _LABEL_GAP)
+    for height, (_, family, found) in zip(heights, ends, strict=True):
         panel.text(
             0.985,
             height,
-            f"$M^{{{two_decimals(curve.exponent.value)}}}$",
+            f"$M^{{{two_decimals(found.value)}}}$",
             transform=panel.transAxes,
             ha="right",
             va="center",
             fontsize=8,
-            color=line_style(NORMALIZATIONS.index(curve.family.normalized))["color"],
+            color=line_style(NORMALIZATIONS.index(family.normalized))["color"],
         )
 
 
@@ -164,7 +179,7 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
     return [end(cluster, -1) + index * gap for cluster in clusters for index in range(len(cluster))]
 
 
-def _losses(descents: Sequence[Descent]) -> Drawing:
+def _losses(trained: pd.DataFrame) -> Drawing:
     """Figure 2 for one kind of network: a column for each normalization, final losses above highest ones."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
@@ -172,19 +187,18 @@ def _losses(descents: Sequence[Descent]) -> Drawing:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    columns = grouped(descents, lambda one: one.family)
+    columns: list[tuple[Family, pd.DataFrame]] = list(by(trained, "family"))
     figure = Figure(figsize=(max(3.2 * len(columns) + 1.3, _LEAST_WIDTH), 6.4), layout="constrained")
     axes = figure.subplots(2, len(columns), squeeze=False, sharex=True, sharey=True)
-    shade, widths = LogNorm(_LOWEST_LOSS, EXPLODED), sorted({one.width for one in descents})
-    for column, same in enumerate(columns):
-        _draw_losses(axes[0][column], same, lambda one: one.final, shade, widths)
-        axes[0][column].set_title(f"{same[0].family.normalized}: loss after the last step")
-        _draw_losses(axes[1][column], same, lambda one: one.peak, shade, widths)
-        axes[1][column].set_title(f"{same[0].family.normalized}: loss at its highest")
+    shade, widths = LogNorm(_LOWEST_LOSS, EXPLODED), sorted(trained.width.unique())
+    for column, (family, own) in enumerate(columns):
+        for row, (loss, when) in enumerate((("final", "after the last step"), ("peak", "at its highest"))):
+            _draw_losses(axes[row][column], own, loss, shade, widths)
+            axes[row][column].set_title(f"{family.normalized}: loss {when}")
         axes[1][column].set_xlabel("width M")
     figure.supylabel("learning rate", fontsize="medium")
     figure.colorbar(ScalarMappable(shade, _LOSS_COLORS), ax=axes, label="training loss", fraction=0.05, extend="min")
-    title = f"{descents[0].family.title}, {descents[0].steps} steps"
+    title = f"{columns[0][0].title}, {trained.steps.iloc[0]} steps"
     figure.suptitle(f"Gradient descent on random networks: {title}", fontsize="medium")
     handles = [
         Line2D([], [], **_RATE_LINE, label=r"$2/\lambda_\mathrm{max}$, theory"),
@@ -194,33 +208,30 @@ def _losses(descents: Sequence[Descent]) -> Drawing:
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
     caption = (
         "Training loss of full-batch gradient descent over width and learning rate, after the last step (above) and "
-        f"at its highest (below), median over {len({one.seed for one in descents})} draws; hatched: half of them or "
+        f"at its highest (below), median over {trained.seed.nunique()} draws; hatched: half of them or "
         f"more above {EXPLODED:g} or not finite. Line: 2 / lambda_max of theory (with subtracted means, of its lower "
         "bound); points: of each network as measured before its first step."
     )
     return Drawing(file_name("sharpness", "losses", title.replace("=", "")), caption, figure, _PLACE)
 
 
-def _draw_losses(
-    panel: Axes, descents: Sequence[Descent], loss: Callable[[Descent], float], shade: LogNorm, widths: Sequence[int]
-) -> None:
+def _draw_losses(panel: Axes, trained: pd.DataFrame, loss: str, shade: LogNorm, widths: Sequence[int]) -> None:
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
-    rates = sorted({one.lr for one in descents})
+    rates = sorted(trained.lr.unique())
     x, y = cell_edges(widths), cell_edges(rates)
-    for cell in grouped(descents, lambda one: (one.width, one.lr)):
-        i, j = widths.index(cell[0].width), rates.index(cell[0].lr)
-        median = statistics.median(map(loss, cell))
+    for (width, lr), own in by(trained, "width", "lr"):
+        i, j = widths.index(width), rates.index(lr)
+        median = statistics.median(own[loss])
         fill = {"facecolor": colormaps[_LOSS_COLORS](shade(max(median, _LOWEST_LOSS)))}
         corner, size = (x[i], y[j]), (x[i + 1] - x[i], y[j + 1] - y[j])
         panel.add_patch(Rectangle(corner, *size, linewidth=0, **(_EXPLODED if median > EXPLODED else fill)))
-    family, networks = descents[0].family, networks_of(descents)
-    known = [(width, rate) for width in widths if (rate := predicted_rate(family, width)) is not None]
-    if known:
-        panel.plot(*zip(*known, strict=True), **_RATE_LINE)
-    measured = [2 / one.lambda_max for one in networks]
-    panel.plot([one.width for one in networks], measured, linestyle="", markersize=5, **_RATE_POINTS)
+    lines = trained.groupby("width").line.first().dropna()
+    if len(lines):
+        panel.plot(lines.index, lines, **_RATE_LINE)
+    networks = trained.drop_duplicates(["width", "seed"])
+    panel.plot(networks.width, 2 / networks.lambda_max, linestyle="", markersize=5, **_RATE_POINTS)
     panel.set_yscale("log")
     set_plain_numbers(panel.yaxis)
     set_log_ticks(panel, widths)
@@ -269,7 +280,7 @@ def _draw_spectrum(panel: Axes, group: Sequence[Run], highest: float) -> None:
     low, high = np.log10(max(kept.min(), _DRAWN * highest)), np.log10(2 * highest)
     edges = np.logspace(low, high, int((high - low) * _BARS) + 2).tolist()
     panel.hist(kept, bins=edges, weights=np.full(len(kept), 1 / len(group)), color="#56B4E9", edgecolor="#0072B2")
-    predicted = predict(family, experiment.width, {})
+    predicted = theory(family, experiment.width, {})
     if predicted is not None:
         value, style = (predicted.lower, ":") if predicted.value is None else (predicted.value, "--")
         if value is not None:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from flbench.papers.sharpness.networks import Family
-from flbench.papers.sharpness.training import descents_of, networks_of, predicted_rate
+from flbench.papers.sharpness.frames import Family, descents, highest_rates, stable_rate
 from flbench.report.blocks import Grid
 from flbench.report.claims import Verdict
 from tests.papers.in_memory import Memory
@@ -83,7 +82,6 @@ def test_the_line_marks_growth_or_explosion(store: Memory, losses: Losses, onset
     descend(store, losses)
     assert store.claim("losses grow").verdict == onset
     assert store.claim("wide networks explode").verdict == "inconclusive"
-    assert store.claim("wide networks explode").evidence.endswith("None has M = 800 or more.")
     descend(store, losses, widths=(800,))
     assert store.claim("wide networks explode").verdict == "inconclusive"  # two networks
     descend(store, losses, widths=(1600, 3200))
@@ -177,7 +175,7 @@ def test_no_run_above_the_line_of_mean_subtraction_survives(store: Memory, times
     family = Family("relu", 4.0, 1.0, 3, 1, 1000, "mean-last")
 
     def lambda_max(width: int) -> float:
-        line = predicted_rate(family, width)
+        line = stable_rate(family, width)
         assert line is not None
         return 2 * 1.8 / (0.6 * line / times)  # 1.8 is the last factor that survives
 
@@ -192,32 +190,33 @@ def test_lines_of_theory() -> None:
     plain, subtracted, other = (
         Family("relu", 4.0, 1.0, 3, 1, 1000, normalized) for normalized in ("none", "mean-last", "bn-all")
     )
-    assert predicted_rate(plain, 100) == pytest.approx(0.0042797, rel=1e-4)
-    assert predicted_rate(subtracted, 100) == pytest.approx(2.0332, rel=1e-4)
-    assert predicted_rate(other, 100) is None
+    assert stable_rate(plain, 100) == pytest.approx(0.0042797, rel=1e-4)
+    assert stable_rate(subtracted, 100) == pytest.approx(2.0332, rel=1e-4)
+    assert stable_rate(other, 100) is None
 
 
 def test_a_diverged_run_is_a_descent_with_infinite_losses(store: Memory) -> None:
     descend(store, wall, widths=(100,), factors=(0.5, 2.0))
     collection = store.collection()
-    found = descents_of(collection.runs, collection)
-    assert [(one.seed, round(one.factor, 6), one.peak, one.final) for one in found] == [
+    found = descents(collection.runs, collection)
+    assert list(zip(found.seed, found.factor.round(6), found.peak, found.final, strict=True)) == [
         (0, 0.5, 10.0, 0.5),
         (0, 2.0, math.inf, math.inf),
         (1, 0.5, 10.0, 0.5),
         (1, 2.0, math.inf, math.inf),
     ]
-    assert all(one.first == 10.0 for one in found)
+    assert (found["first"] == 10.0).all()
 
 
 def test_rates_that_do_not_bracket_a_failure_have_no_highest_rate(store: Memory) -> None:
     descend(store, wall, widths=(100,))
     collection = store.collection()
-    network, _ = networks_of(descents_of(collection.runs, collection))
-    assert network.highest(lambda one: one.grew) == pytest.approx(0.9 * 2 / 467)
-    assert network.highest(lambda one: True) is None, "already the lowest is lost"
-    assert network.highest(lambda one: False) is None, "none is lost"
-    assert network.bracket(lambda one: one.exploded) == pytest.approx((0.9 * 2 / 467, 1.3 * 2 / 467))
+    trained = descents(collection.runs, collection)
+    network = highest_rates(trained.assign(peaked=True, exploded=False)).iloc[0]
+    assert network.grew == pytest.approx(0.9)
+    assert network.onset == pytest.approx((0.9 * 1.3) ** 0.5)
+    assert math.isnan(network.peaked), "already the lowest is lost"
+    assert math.isnan(network.exploded), "none is lost"
 
 
 def test_the_table_has_a_row_for_each_width(store: Memory) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flbench.papers.evidence import Exponent
-from flbench.papers.sharpness.claims_width import grows, near
-from flbench.papers.sharpness.networks import Family, curves_of, predict
+from flbench.papers.rules import inside
+from flbench.papers.sharpness import frames
+from flbench.papers.sharpness.frames import Family
 from flbench.report.blocks import Grid
 from flbench.report.claims import Verdict
 from tests.papers.in_memory import Memory
@@ -40,12 +40,12 @@ def add_draws(
 
 def theory(request: Any) -> float:
     """The value of theorem 2.2."""
-    predicted: Any = predict(Family.of(request), request.width, {})
+    predicted: Any = frames.theory(Family.of(request), request.width, {})
     return float(predicted.value)
 
 
 def bound(request: Any) -> float:
-    predicted: Any = predict(Family.of(request), request.width, {})
+    predicted: Any = frames.theory(Family.of(request), request.width, {})
     return float(predicted.lower)
 
 
@@ -191,14 +191,14 @@ def test_layer_norm_over_few_outputs_is_left_out(store: Memory) -> None:
 def test_a_draw_with_and_without_its_spectrum_counts_once(store: Memory) -> None:
     add_draws(store, theory)
     add_draws(store, theory, spectrum=True, widths=(200,), more={"spectrum": [2.0, 1.0], "lambda_mean": 0.1})
-    (line,) = curves_of(store.collection().runs)
-    assert [len(point.values) for point in line.points] == [4, 4, 4, 4]
+    drawn = frames.draws(store.collection().runs)
+    assert drawn.groupby("width").size().tolist() == [4, 4, 4, 4]
 
 
 def test_records_without_what_a_bound_needs_have_no_bound(store: Memory) -> None:
     add_draws(store, lambda request: 20.0, normalized="bn-last")
-    (line,) = curves_of(store.collection().runs)
-    assert line.points[0].predicted is None
+    drawn = frames.draws(store.collection().runs)
+    assert drawn[["value", "lower", "upper"]].isna().all(axis=None)
     assert store.claim("eq. 19").verdict == "inconclusive"
 
 
@@ -212,20 +212,19 @@ def test_a_report_shows_verdicts_and_tables(store: Memory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "verdict"),
+    ("interval", "bounds", "outcome"),
     [
-        (Exponent(0.0, -0.1, 0.1), 0, "holds"),
-        (Exponent(0.2, 0.1, 0.3), 0, "inconclusive"),
-        (Exponent(0.5, 0.4, 0.6), 0, "does not hold"),
-        (Exponent(0.9, 0.8, 1.0), 1, "holds"),
-        (Exponent(0.9, None, None), 1, "inconclusive"),
-        (None, 1, "inconclusive"),
+        ((-0.1, 0.1), (-0.25, 0.25), True),
+        ((0.1, 0.3), (-0.25, 0.25), None),
+        ((0.4, 0.6), (-0.25, 0.25), False),
+        ((0.8, 1.0), (0.75, 1.25), True),
+        ((None, None), (0.75, 1.25), None),
+        ((0.6, 0.8), (0.5,), True),
+        ((0.4, 0.7), (0.5,), None),
+        ((0.2, 0.4), (0.5,), False),
     ],
 )
-def test_exponents_are_judged_with_their_intervals(found: Exponent | None, wanted: float, verdict: Verdict) -> None:
-    assert near(found, wanted) == verdict
-
-
-def test_growth_is_nearer_to_one_than_to_zero() -> None:
-    cases = [Exponent(0.7, 0.6, 0.8), Exponent(0.55, 0.4, 0.7), Exponent(0.3, 0.2, 0.4), None]
-    assert [grows(one) for one in cases] == ["holds", "inconclusive", "does not hold", "inconclusive"]
+def test_an_interval_is_inside_bounds_outside_or_across(
+    interval: tuple[float | None, float | None], bounds: tuple[float, ...], outcome: bool | None
+) -> None:
+    assert inside(*interval, *bounds) is outcome
