@@ -10,7 +10,8 @@ Each claim has
   ``combine: in part`` it holds in part where some do;
 - ``numbers``: statistics of ``numbers.py`` by name;
 - ``says``: the sentence about a setting, with columns of ``each``, and numbers of rules and statistics, in braces;
-- ``beside``: the same for settings that the claim is not about, which are shown beside it.
+- ``beside``: the same for settings that the claim is not about, which are shown beside it;
+- ``instead``: the same for settings that are judged where there are no others.
 
 The verdict on a claim is that over its settings (``evidence.combined``).
 """
@@ -42,7 +43,7 @@ class Settings(BaseModel):
     where: str | None = None
     each: tuple[str, ...] = ()
     enough: Parameters | None = None
-    rules: tuple[dict[str, Parameters], ...]
+    rules: tuple[dict[str, Parameters], ...] = ()
     combine: Literal["all", "in part"] = "all"
     numbers: dict[str, Parameters] = {}
     says: str
@@ -55,6 +56,7 @@ class Declared(Settings):
     source: str
     frame: str
     beside: Settings | None = None
+    instead: Settings | None = None
 
 
 def declared(package: str) -> list[Declared]:
@@ -82,8 +84,10 @@ def judge(
     found = []
     for one in claims:
         judged = list(_judged(one, one.frame, frames, constants))
-        beside = _judged(one.beside, one.frame, frames, constants) if one.beside else ()
-        sentences = [sentence for _, sentence in (*judged, *beside)]
+        others = list(_judged(one.beside, one.frame, frames, constants)) if one.beside else []
+        if not judged and one.instead:
+            judged, others = list(_judged(one.instead, one.frame, frames, constants)), []
+        sentences = [sentence for _, sentence in (*judged, *others)]
         verdict = combined(outcome for outcome, _ in judged)
         found.append(Claim(one.claim, one.source, verdict, separator.join(sentences)))
     return tuple(found)
@@ -119,7 +123,7 @@ def _judged(
 def _settings(rows: pd.DataFrame, each: Sequence[str]) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
     """Yield the rows of each setting with the values that it shares; nothing for no rows."""
     if each:
-        for values, own in rows.groupby(list(each)):
+        for values, own in rows.groupby(list(each), observed=True):
             yield dict(zip(each, values, strict=True)), own
     elif len(rows):
         yield {}, rows

@@ -45,7 +45,7 @@ def combined(outcomes: Iterable[Outcome]) -> Verdict:
 
 def by(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[Any, pd.DataFrame]]:
     """Yield the rows that agree in columns, with what they agree in: a value, or a tuple of several."""
-    yield from frame.groupby(columns[0] if len(columns) == 1 else list(columns))
+    yield from frame.groupby(columns[0] if len(columns) == 1 else list(columns), observed=True)
 
 
 def evaluated(frame: pd.DataFrame, expression: str) -> pd.Series[Any]:
@@ -93,11 +93,6 @@ def exponent_text(found: Exponent | None) -> str:
     return "–" if found is None else two_decimals(found.value) + interval_text(found.low, found.high)
 
 
-def fit_text(found: Exponent | None, n: int) -> str:
-    """``exponent 0.97 [0.95, 0.99], n=16``, or ``no exponent``."""
-    return f"exponent {exponent_text(found)}, n={n}" if found else "no exponent"
-
-
 def interval_text(low: float | None, high: float | None) -> str:
     """`` [0.51, 0.58]``, with the space before it; empty for none."""
     return "" if low is None or high is None else f" [{two_decimals(low)}, {two_decimals(high)}]"
@@ -123,11 +118,11 @@ def three_digits(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
-def range_text(values: Sequence[float]) -> str:
+def range_text(values: Sequence[float], form: Callable[[float], str] = three_digits) -> str:
     """``8.1 to 9.4``, or a single number where both ends read alike; a dash for none."""
     if not len(values):
         return "–"
-    low, high = three_digits(min(values)), three_digits(max(values))
+    low, high = map(form, (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 

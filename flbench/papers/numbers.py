@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flbench.papers.evidence import evaluated, median_text, one_decimal, range_text, three_digits, two_decimals
+from flbench.papers.evidence import (
+    evaluated,
+    mean_text,
+    median_text,
+    one_decimal,
+    range_text,
+    three_digits,
+    two_decimals,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +73,12 @@ _STATISTICS: Mapping[str, Callable[[Series, Sequence[Series], str | None], str]]
     "mean": _mean,
     "middle": _middle,  # the median alone
     "median": lambda values, *_: median_text(values),
-    "range": lambda values, *_: range_text(values),
+    "mean_ci": lambda values, *_: mean_text(values.tolist()),
+    "least": lambda values, _, form: _FORMS[form or "three_digits"](values.min()),
+    "most": lambda values, _, form: _FORMS[form or "three_digits"](values.max()),
+    "range": lambda values, _, form: range_text(values.tolist(), _FORMS[form or "three_digits"]),
+    "values": lambda values, *_: ", ".join(str(value) for value in sorted(values.unique())),
+    "number": lambda values, *_: str(len(values)),
     "count": lambda flags, *_: f"{flags.sum()} of {len(flags)}",
     "some": _some,
     "units": _units,

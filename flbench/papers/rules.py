@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flbench.papers.evidence import by, evaluated, fit_exponent, fit_text, three_digits
-from flbench.report.cells import summarize
-from flbench.report.stats import LEVEL
+from flbench.papers.evidence import Outcome, by, evaluated, exponent_text, fit_exponent, three_digits
+from flbench.report.stats import LEVEL, summarize
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule says of a setting (True, False or None: the rows cannot decide), and numbers for its sentence."""
+    """What a rule says of a setting, and numbers for its sentence."""
 
-    outcome: bool | None
+    outcome: Outcome
     numbers: Mapping[str, str]
 
 
-def worst(outcomes: Sequence[bool | None]) -> bool | None:
-    """Return the outcome of rules that must all hold: one that does not hold decides, else one that is open."""
-    return False if False in outcomes else None if None in outcomes else True
+def worst(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the outcome of rules that must all hold: the worst; open without any."""
+    return min(outcomes, key=(False, None, "in part", True).index, default=None)
 
 
 def enough(rows: pd.DataFrame, *, sizes: str, each: int, fewest: int) -> tuple[pd.DataFrame, str]:
@@ -52,7 +51,38 @@ def exponent(rows: pd.DataFrame, *, of: str, over: str, least: float = -math.inf
     """Return whether the interval of the exponent of a column over another is within ``least`` and ``most``."""
     found = fit_exponent({size: own[of].tolist() for size, own in by(rows, over)})
     outcome = inside(found.low, found.high, least, most) if found else None
-    return Finding(outcome, {"exponent": fit_text(found, len(rows)), "largest": str(rows[over].max())})
+    return Finding(
+        outcome, {"exponent": exponent_text(found), "draws": str(len(rows)), "largest": str(rows[over].max())}
+    )
+
+
+def keeps_growing(rows: pd.DataFrame, *, of: str, over: str, least: float) -> Finding:
+    """Return whether the exponent over the two largest sizes is not shown to be below ``least``."""
+    values = {size: own[of].tolist() for size, own in by(rows, over)}
+    last = sorted(values)[-2:]
+    found = fit_exponent({size: values[size] for size in last})
+    is_below = found is not None and found.high is not None and found.high < least
+    return Finding(not is_below, {"last": f"{exponent_text(found)} from {last[0]} to {last[-1]}"})
+
+
+def all_units(rows: pd.DataFrame, *, unit: Sequence[str], every: str, but: str = "") -> Finding:
+    """Return whether all units, some of them or none have a property in every row.
+
+    ``but`` is a sentence about the units that do not, with the columns of ``rows`` in braces.
+    """
+    has = rows.assign(has=evaluated(rows, every)).groupby(list(unit), observed=True).has.transform("all")
+    units = rows.assign(has=has).drop_duplicates(list(unit))
+    fallen = units[~units.has]
+    prefix, _, name = but.partition(" for ")
+    names = " and ".join(name.format_map(one) for one in fallen.to_dict("records"))
+    numbers = {"units": str(len(units)), "but": names and f"{prefix} for {names}"}
+    return Finding(True if fallen.empty else "in part" if len(fallen) < len(units) else False, numbers)
+
+
+def never(rows: pd.DataFrame, *, has: str) -> Finding:
+    """Return whether no row has a property."""
+    found = evaluated(rows, has).sum()
+    return Finding(bool(found == 0), {"never": f"{found} of {len(rows)}"})
 
 
 def mean_near(rows: pd.DataFrame, *, of: str, near: str, tolerance: float, at: str) -> Finding:
@@ -134,5 +164,5 @@ def apart(rows: pd.DataFrame, *, of: str, higher: str, lower: str, at: str) -> F
 
 
 RULES: Mapping[str, Callable[..., Finding | None]] = {
-    rule.__name__: rule for rule in (exponent, mean_near, within, units, apart)
+    rule.__name__: rule for rule in (exponent, keeps_growing, mean_near, within, units, all_units, never, apart)
 }

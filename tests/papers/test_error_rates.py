@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from flbench.papers import rules
 from flbench.papers.declared import declared, judge
-from flbench.papers.evidence import combined, direction, fit_exponent
+from flbench.papers.evidence import Outcome, combined, direction, fit_exponent
 from flbench.papers.label_skew import claims_one_class
 from flbench.papers.label_skew.claims_bounded_norms import _verdict as norms_verdict
 from flbench.papers.label_skew.claims_rank_dose import Dose
 from flbench.papers.label_skew.claims_rank_dose import verdict as dose_verdict
 from flbench.papers.label_skew.correlations import RankCorrelation
-from flbench.papers.rank_collapse.claims_networks import _reaches_root
-from flbench.papers.rules import inside
 from flbench.report.correlation import Correlation, Mean
 from flbench.report.stats import Difference, corrected, paired
 
@@ -43,21 +41,20 @@ def test_exponents_at_the_edge_are_rarely_near_a_claimed_one(power: float) -> No
         values = {m: m**power * np.exp(2 / m**0.5 * draw.standard_normal(5)) for m in (50, 100, 200, 400)}
         fit = fit_exponent(values)
         assert fit
-        found[inside(fit.low, fit.high, claimed - 0.25, claimed + 0.25)] += 1
+        found[rules.inside(fit.low, fit.high, claimed - 0.25, claimed + 0.25)] += 1
     assert max(found[True], found[False]) / TIMES <= ONE_SIDE, found
 
 
 def test_exponents_of_one_half_are_rarely_judged() -> None:
     """Neither growth in proportion nor none, and neither at least sqrt(d) nor less."""
-    draw, growth, root = np.random.default_rng(1), Counter[bool | None](), Counter[bool | None]()
+    draw, growth, root = np.random.default_rng(1), Counter[Outcome](), Counter[Outcome]()
+    widths = np.repeat([8, 16, 32, 64, 128], 3)
+    claim = {"of": "late", "over": "width", "least": 0.5}
     for _ in range(TIMES):
-        fits = [
-            fit_exponent({d: d**0.5 * np.exp(0.05 * draw.standard_normal(3)) for d in widths})
-            for widths in ((8, 16, 32, 64, 128), (64, 128))
-        ]
-        assert fits[0]
-        growth[inside(fits[0].low, fits[0].high, 0.5)] += 1
-        root[_reaches_root(SimpleNamespace(exponent=fits[0], last_exponent=fits[1]))] += 1  # type: ignore[arg-type]
+        rows = pd.DataFrame({"width": widths, "late": widths**0.5 * np.exp(0.05 * draw.standard_normal(len(widths)))})
+        whole = rules.exponent(rows, **claim).outcome
+        growth[whole] += 1
+        root[rules.worst([whole, rules.keeps_growing(rows, **claim).outcome])] += 1
     assert max(growth[True], growth[False], root[True]) / TIMES <= ONE_SIDE, (growth, root)
     assert root[False] / TIMES <= BOTH_SIDES, "two intervals can refute it"
 

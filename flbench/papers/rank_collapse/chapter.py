@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from flbench.literal import literal
 from flbench.messages import format_scalar
-from flbench.papers.evidence import claim, exponent_text, mean_text, percent_text
-from flbench.papers.rank_collapse import PAPER, claims_depth, claims_networks, claims_pretraining
-from flbench.papers.rank_collapse.networks import DEEP_ENOUGH, Growth, Net, growths, nets_of, path_name
+from flbench.papers.declared import declared, judge
+from flbench.papers.evidence import by, claim, exponent_text, fit_exponent, mean_text, percent_text, two_decimals
+from flbench.papers.rank_collapse import PAPER, claims_depth, claims_pretraining
+from flbench.papers.rank_collapse.networks import DEEP_ENOUGH, FEWEST_WIDTHS, NET, draws, soft_ranks
 from flbench.papers.rank_collapse.training import Arm, Setting, settings_of
 from flbench.report.blocks import Block, Entry, Grid, Paragraph, words
 from flbench.report.claims import Chapter
 from flbench.report.runs import Collection, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SOURCE = "@daneshmand2020rank"
 
@@ -32,48 +36,46 @@ _DEEP = (
 
 def rank_chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
     """Return the verdicts on random networks, and the measurements."""
-    nets = nets_of(runs, collection)
-    claims = claims_networks.claims(nets)
-    fitted = [one for one in growths(nets) if one.exponent]
+    drawn = draws(runs, collection)
+    frames = {"draws": drawn, "soft": soft_ranks(runs, collection)}
+    claims = judge(declared(__package__), frames, {"DEEP_ENOUGH": DEEP_ENOUGH}, separator="; ")
     head = ("activation", "path", "normalization", "d", "layers", "r at the end", "r, second half")
     rest = ("least r, second half", "r / √d", "soft rank (τ 0.5)", "n", "remarks")
-    over_depth = Grid((*head, *rest), tuple(map(_net_row, nets)), names=3, remarks=1)
-    tables = (over_depth, _width_table(fitted)) if fitted else (over_depth,)
-    return Chapter("rank", "Ranks over depth", _RANK, tuple(claims), tables, tuple(runs), _SOURCE)
+    nets = tuple(_net_row(own) for _, own in by(drawn, *NET))
+    tables = [Grid((*head, *rest), nets, names=3, remarks=1)]
+    fitted = drawn[drawn.deep & drawn.late.notna() & (drawn.widths >= FEWEST_WIDTHS)]
+    tables += [] if fitted.empty else [_width_table(fitted)]
+    return Chapter("rank", "Ranks over depth", _RANK, claims, tuple(tables), tuple(runs), _SOURCE)
 
 
-def _net_row(net: Net) -> tuple[Entry, ...]:
-    experiment, late = net.experiment, net.late()
-    missing = len(net.runs) - len(net.at_end)
-    remarks = [f"{missing} of {len(net.runs)} draws unfinished, or of rank 0"] if missing else []
-    remarks += [] if net.is_deep_enough else [f"not deep enough ({net.folds:.1f} of {DEEP_ENOUGH:g} e-foldings)"]
+def _net_row(own: pd.DataFrame) -> tuple[Entry, ...]:
+    """The draws of one network."""
+    first, late, ended = own.iloc[0], own.late.dropna(), own.end.dropna()
+    missing = len(own) - len(ended)
+    remarks = [f"{missing} of {len(own)} draws unfinished, or of rank 0"] if missing else []
+    remarks += [] if first.deep else [f"not deep enough ({first.folds:.1f} of {DEEP_ENOUGH:g} e-foldings)"]
     return words(
-        *(experiment.activation, path_name(experiment.gamma), experiment.normalized),
-        *(str(experiment.width), str(net.layers)),
-        mean_text(net.at_end),
-        mean_text(late),
-        "–" if net.least is None else f"{net.least:.2f}",
-        mean_text([value / math.sqrt(experiment.width) for value in late]),
-        mean_text(net.late("soft_rank_0.5"), 1),
-        str(len(net.at_end)),
+        *(first.activation, first.path, first.normalized, str(first.width), str(first.layers)),
+        mean_text(ended.tolist()),
+        mean_text(late.tolist()),
+        "–" if late.empty else two_decimals(own.least.min()),
+        mean_text((late / first.width**0.5).tolist()),
+        mean_text(own.soft.dropna().tolist(), 1),
+        str(len(ended)),
         "; ".join(remarks),
     )
 
 
-def _width_table(grown: Sequence[Growth]) -> Grid:
-    widths = sorted({width for one in grown for width in one.ranks})
-    rows = tuple(
-        words(
-            one.net.experiment.activation,
-            path_name(one.net.experiment.gamma),
-            one.net.experiment.normalized,
-            *(mean_text(one.ranks.get(width, ())) for width in widths),
-            exponent_text(one.exponent),
-        )
-        for one in grown
-    )
+def _width_table(fitted: pd.DataFrame) -> Grid:
+    """A row for each kind of network, with its mean rank at each width."""
+    widths = sorted(fitted.width.unique())
+    rows = []
+    for (activation, _, normalized, path), own in by(fitted, *NET[:3], "path"):
+        ranks = {width: same.late.tolist() for width, same in by(own, "width")}
+        means = (mean_text(ranks.get(width, ())) for width in widths)
+        rows.append(words(activation, path, normalized, *means, exponent_text(fit_exponent(ranks))))
     head = ("activation", "path", "normalization", *(f"r at d = {width}" for width in widths), "exponent")
-    return Grid(head, rows, names=3)
+    return Grid(head, tuple(rows), names=3)
 
 
 def deep_chapter(runs: Sequence[Run], collection: Collection) -> Chapter:

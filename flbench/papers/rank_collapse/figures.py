@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flbench.papers.evidence import exponent_text
-from flbench.papers.rank_collapse.networks import NORMS, Growth, Net, growths, nets_of, path_name
+from flbench.papers.evidence import by, exponent_text, fit_exponent
+from flbench.papers.rank_collapse.networks import FEWEST_WIDTHS, NET, NORMS, draws, layers, path_name
 from flbench.papers.rank_collapse.training import Arm, Record, Setting, settings_of
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import BAND, GREY, line_style, plot_mean, set_log_ticks
 from flbench.report.stats import summarize
-from flbench.sums import sum_in_order
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -40,75 +39,73 @@ Series = Mapping[int, Sequence[float]]
 
 def rank(board: Leaderboard) -> Iterator[Drawing]:
     """Draw r of random networks over depth at one width, and over the width."""
-    nets = nets_of([run for run in board.collection.runs if run.experiment.kind == "rank"], board.collection)
-    deep_nets = [net for net in nets if any(len(one) >= FEWEST_LAYERS for one in net.records)]
-    if deep_nets:
+    runs = [run for run in board.collection.runs if run.experiment.kind == "rank"]
+    recorded = layers(runs, board.collection)
+    lines = recorded[recorded.groupby([*NET, "seed"], observed=True).layer.transform("size") >= FEWEST_LAYERS]
+    if len(lines):
         # The width of most networks, the largest of equals.
-        counts = Counter(net.experiment.width for net in deep_nets)
-        width = max(counts, key=lambda width: (counts[width], width))
-        yield _over_layers([net for net in deep_nets if net.experiment.width == width], width)
-    if fitted := [one for one in growths(nets) if one.exponent]:
+        counts = lines.drop_duplicates(list(NET)).width.value_counts()
+        width = max(counts.index[counts == counts.max()])
+        yield _over_layers(recorded[recorded.width == width].merge(lines[list(NET)].drop_duplicates()), width)
+    drawn = draws(runs, board.collection)
+    fitted = drawn[drawn.deep & drawn.late.notna() & (drawn.widths >= FEWEST_WIDTHS)]
+    if len(fitted):
         yield _over_width(fitted)
 
 
-def _over_layers(nets: Sequence[Net], width: int) -> Drawing:
-    figure, panels = _family_panels([net.family for net in nets], "layer")
-    for net in nets:
-        _draw_net(panels[net.family], net)
+def _over_layers(recorded: pd.DataFrame, width: int) -> Drawing:
+    figure, panels = _family_panels(recorded, "layer")
+    for (activation, gamma, norm, *_), own in by(recorded, *NET):
+        _draw_net(panels[activation, gamma], own, norm)
     for panel in panels.values():
         panel.axhline(math.sqrt(width), **_ROOT)
         panel.set_xscale("log")
         _rank_scale(panel, [tick for tick in _TICKS if tick <= width])
     figure.supylabel("r(H)", fontsize="medium")
-    draws = max(len(net.records) for net in nets)
     figure.suptitle(f"Rank over depth, d = {width}: mean over draws, least to greatest shaded", fontsize="large")
-    _norm_legend(figure, {net.experiment.normalized for net in nets}, f"√d = {math.sqrt(width):.2f}")
+    _norm_legend(figure, set(recorded.normalized), f"√d = {math.sqrt(width):.2f}")
+    most = recorded.groupby(list(NET), observed=True).seed.nunique().max()
     caption = (
         f"Effective rank r(H) of the representation over the layers of random networks of width d = {width} on "
         f"Gaussian inputs, before the activation; plain: without a residual path, γ: the strength of the layers beside "
-        f"one. Mean over up to {draws} draws; shaded from the least to the greatest; dotted: √d."
+        f"one. Mean over up to {most} draws; shaded from the least to the greatest; dotted: √d."
     )
     return Drawing("rank-depth", caption, figure, ("study", "rank"))
 
 
-def _draw_net(panel: Axes, net: Net) -> None:
-    layers: dict[int, list[float]] = {}
-    for record in (record for one in net.records for record in one):
-        if record["round"] > 0 and record["rank"] is not None:
-            layers.setdefault(record["round"], []).append(record["rank"])
-    if not layers:
+def _draw_net(panel: Axes, recorded: pd.DataFrame, norm: str) -> None:
+    known = recorded[(recorded.layer > 0) & recorded["rank"].notna()]
+    ranks = known.groupby("layer")["rank"].agg(["mean", "min", "max"])
+    if ranks.empty:
         return
     # Equally many layers a decade: all of them would be noise at the end of a logarithmic axis.
-    steps = {round(_PER_DECADE * math.log10(layer)): layer for layer in sorted(layers)}
-    at, norm = sorted({*steps.values(), max(layers)}), net.experiment.normalized
-    means = [sum_in_order(layers[layer]) / len(layers[layer]) for layer in at]
-    panel.plot(at, means, **_STYLES[norm], markevery=(NORMS.index(norm), _MARK_EVERY))
-    low, high = ([pick(layers[layer]) for layer in at] for pick in (min, max))
-    panel.fill_between(at, low, high, color=_STYLES[norm]["color"], alpha=BAND, linewidth=0)
+    steps = {round(_PER_DECADE * math.log10(layer)): layer for layer in ranks.index}
+    shown = ranks.loc[sorted({*steps.values(), ranks.index.max()})]
+    panel.plot(shown.index, shown["mean"], **_STYLES[norm], markevery=(NORMS.index(norm), _MARK_EVERY))
+    panel.fill_between(shown.index, shown["min"], shown["max"], color=_STYLES[norm]["color"], alpha=BAND, linewidth=0)
 
 
-def _over_width(grown: Sequence[Growth]) -> Drawing:
-    figure, panels = _family_panels([one.net.family for one in grown], "width d")
-    widths = sorted({width for one in grown for width in one.ranks})
-    for one in grown:
-        summaries = [(width, found) for width, values in one.ranks.items() if (found := summarize(values))]
-        panels[one.net.family].errorbar(
-            [width for width, _ in summaries],
-            [found.mean for _, found in summaries],
-            yerr=[found.sd or 0.0 for _, found in summaries],
-            capsize=2,
-            **_STYLES[one.net.experiment.normalized],
+def _over_width(fitted: pd.DataFrame) -> Drawing:
+    figure, panels = _family_panels(fitted, "width d")
+    for (activation, gamma, norm), own in by(fitted, *NET[:3]):
+        late = own.groupby("width").late
+        panels[activation, gamma].errorbar(
+            late.mean().index, late.mean(), yerr=late.std().fillna(0.0), capsize=2, **_STYLES[norm]
         )
-    for family, panel in panels.items():
+    widths = sorted(fitted.width.unique())
+    for (activation, gamma), panel in panels.items():
         panel.plot(widths, [math.sqrt(width) for width in widths], **_ROOT)
         set_log_ticks(panel, widths)
         _rank_scale(panel, [tick for tick in _TICKS if tick <= 2 * math.sqrt(widths[-1])])
-        same = [(one.net.experiment.normalized, one) for one in grown if one.net.family == family]
-        exponents = "\n".join(f"{norm}: exponent {exponent_text(one.exponent)}" for norm, one in same if norm != "none")
-        panel.text(0.03, 0.97, exponents, transform=panel.transAxes, ha="left", va="top", fontsize=6.5)
+        same = fitted[(fitted.activation == activation) & (fitted.gamma == gamma) & (fitted.normalized != "none")]
+        exponents = []
+        for norm, own in by(same, "normalized"):
+            found = fit_exponent({width: some.late.tolist() for width, some in by(own, "width")})
+            exponents.append(f"{norm}: exponent {exponent_text(found)}")
+        panel.text(0.03, 0.97, "\n".join(exponents), transform=panel.transAxes, ha="left", va="top", fontsize=6.5)
     figure.supylabel("r(H), mean over the second half of the layers", fontsize="medium")
     figure.suptitle("Rank that is left at large depth, over the width: mean ± sd over draws", fontsize="large")
-    _norm_legend(figure, {one.net.experiment.normalized for one in grown}, "√d")
+    _norm_legend(figure, set(fitted.normalized), "√d")
     caption = (
         "Effective rank r(H), mean over the second half of the layers of random networks on Gaussian inputs, over "
         "their width d, before the activation; plain: without a residual path, γ: the strength of the layers beside "
@@ -118,12 +115,12 @@ def _over_width(grown: Sequence[Growth]) -> Drawing:
     return Drawing("rank-width", caption, figure, ("study", "rank"))
 
 
-def _family_panels(families: Sequence[tuple[str, float]], xlabel: str) -> tuple[Figure, dict[tuple[str, float], Axes]]:
+def _family_panels(nets: pd.DataFrame, xlabel: str) -> tuple[Figure, dict[tuple[str, float], Axes]]:
     """Return a panel for each family: a row an activation, a column a residual path."""
     from matplotlib.figure import Figure
 
-    activations = sorted({activation for activation, _ in families})
-    gammas = sorted({gamma for _, gamma in families})
+    activations, gammas = sorted(nets.activation.unique()), sorted(nets.gamma.unique())
+    families = set(zip(nets.activation, nets.gamma, strict=True))
     size = (max(6.5, 2.05 * len(gammas) + 0.8), 2.1 * len(activations) + 1.2)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(len(activations), len(gammas), squeeze=False, sharex=True, sharey=True)

@@ -21,9 +21,9 @@ from flbench.papers.sharpness.frames import (
     theory,
 )
 from flbench.report.blocks import Block, Entry, Grid, Paragraph, words
-from flbench.report.cells import summarize
 from flbench.report.claims import Chapter
 from flbench.report.runs import Collection, Run
+from flbench.report.stats import summarize
 
 if TYPE_CHECKING:
     import pandas as pd
