@@ -71,8 +71,8 @@ def write_manuscript(
 
 
 def _write_pictures(board: Leaderboard, drawings: Iterable[Drawing], folder: Path) -> Iterator[tuple[str, str]]:
-    """Write drawings as PDF files, and yield the name and the float of each that a page has room for."""
+    """Write drawings as PDF files, and yield the name and the float of each."""
     for drawing in drawings:
-        if (width := fit(drawing)) is not None:
-            save_as(drawing, folder / f"{drawing.name}.pdf")
-            yield drawing.name, figure(drawing.name, figure_caption(board, drawing), width)
+        width = fit(drawing)
+        save_as(drawing, folder / f"{drawing.name}.pdf")
+        yield drawing.name, figure(drawing.name, figure_caption(board, drawing), width)

@@ -20,7 +20,7 @@ from flbench.cli import main
 from flbench.config import canonical_json
 from flbench.errors import UserError
 from flbench.exchange import exports
-from flbench.report.cells import cells_of
+from flbench.report.cells import cells_of, rows_of
 from flbench.report.runs import collect
 from flbench.run_sources import StoreSource
 from flbench.store import Store
@@ -165,7 +165,7 @@ def test_verify_and_report_agree_on_forged_counts_of_images(
     assert checked.exit_code == 1 and says in checked.output
     assert isinstance(cli("report", "--json", "--results", "forged.parquet").exception, UserError)
     # The same in a store, with its checksum.
-    interval = cells_of(collect(StoreSource(store)).runs, "acc")[0].half_width
+    interval = rows_of(cells_of(collect(StoreSource(store)).runs, "acc"))[0].half_width
     (file,) = (store.run(experiment().run_id).path / "results").iterdir()
     raw = json.loads(file.read_bytes())
     del raw["sha256"]

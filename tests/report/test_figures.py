@@ -17,7 +17,7 @@ from flbench.exchange import exports, transfer
 from flbench.papers import papers
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing, save_as
-from flbench.report.figures.style import COLORS, color_numbers, row_styles
+from flbench.report.figures.style import COLORS, color_numbers, row_styles, spelled
 from flbench.report.paper import figure_kinds
 from flbench.report.runs import Collection, Run, collect
 from flbench.report.tables import Pair
@@ -91,7 +91,7 @@ def test_gaps_are_listed_in_the_panel(tmp_path: Path) -> None:
     finish(store, experiment(seed=1), status="diverged")
     (drawing,) = drawings(store, "curves")
     (panel,) = axes_of(drawing)
-    assert [text.get_text() for text in panel.texts] == ["fedavg none: 1/2 diverged"]
+    assert [text.get_text() for text in panel.texts] == ["fedavg, no norm: 1/2 diverged"]
     (line,) = panel.lines
     assert line.get_xydata().tolist() == [[10, 25], [20, 50]]
 
@@ -194,7 +194,7 @@ def test_of_many_rows_the_baseline_the_planned_and_the_best_are_shown(tmp_path: 
             finish(store, experiment(norm=norm, lr=lr), 0.1 + 0.05 * place)
     (drawing,) = drawings(store, kind, contrasts=(Pair("norm", '"rms"', '"none"'),))
     names = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
-    assert {*names} == {f"fedavg {norm}" for norm in norms if norm not in ("ln", "fn")} and len(names) == 8
+    assert {*names} == {f"fedavg, {spelled(norm)}" for norm in norms if norm not in ("ln", "fn")} and len(names) == 8
     assert max(len(panel.lines) for panel in axes_of(drawing)) <= 2 * 8  # with a mark for missing seeds each
     assert drawing.caption.endswith("8 of 10 rows: the baseline, those of planned comparisons, and the best.")
     assert "one seed" in drawing.caption and "sd" not in drawing.caption
@@ -216,7 +216,7 @@ def test_over_dirichlets_beta(tmp_path: Path) -> None:
     (panel,) = axes_of(drawing)
     assert panel.lines[0].get_xdata().tolist() == [0.1, 1.0, 10.0, 100.0]
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["0.1", "1", "10", "iid"]
-    assert [text.get_text() for text in drawing.figure.legends[0].texts] == ["fedavg none", "fedavg ln"]
+    assert [text.get_text() for text in drawing.figure.legends[0].texts] == ["fedavg, no norm", "fedavg, layer norm"]
     (without_iid,) = drawings(filled(tmp_path / "b", requests), "dirichlet")
     assert axes_of(without_iid)[0].lines[0].get_xdata().tolist() == [0.1, 1.0, 10.0]
 
@@ -335,7 +335,7 @@ def test_the_heatmap_leaves_out_what_is_mostly_empty(tmp_path: Path) -> None:
     store = filled(tmp_path, [experiment(method=method, norm=norm) for method, norm in [*full, *others]])
     (drawing,) = drawings(store, "heatmap")
     panel = axes_of(drawing)[0]
-    assert [label.get_text() for label in panel.get_xticklabels()] == ["none", "ln"]
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["no norm", "layer norm"]
     assert {label.get_text() for label in panel.get_yticklabels()} == {"fedavg", "fedyogi", "scaffold"}
     assert drawing.caption.endswith("6 of 10 cells: without rows and columns that are mostly empty.")
     sparse = filled(

@@ -142,8 +142,6 @@ def test_figures_have_the_width_of_a_column_or_a_page() -> None:
     assert fit(Drawing("below", "a legend below", below)) == "column"
     (legend,) = below.legends
     assert legend.get_window_extent().width <= below.bbox.width and len(legend.get_texts()) == 4
-    wide = Figure(figsize=(28, 3))
-    assert fit(Drawing("wide", "fifteen columns", wide)) is None and wide.get_figwidth() == 28
 
 
 def test_a_manuscript_replaces_only_its_own_files(tmp_path: Path) -> None:

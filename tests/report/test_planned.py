@@ -210,7 +210,7 @@ def test_the_overview_has_a_row_of_panels_a_section_and_a_column_a_reference() -
         [pytest.approx(-1.0), pytest.approx(20.0)],
         [pytest.approx(21.0), pytest.approx(10.0)],
     ]
-    assert others.get_xlabel() == "against none" and not interactions.get_xlabel()
+    assert others.get_xlabel() == "against no norm" and not interactions.get_xlabel()
     assert draw(both, "overview") == [], "one section is drawn as gains"
 
 

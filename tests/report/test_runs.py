@@ -8,7 +8,7 @@ import pytest
 
 from flbench.config import Experiment
 from flbench.report import dataframes
-from flbench.report.cells import cells_of
+from flbench.report.cells import cells_of, rows_of
 from flbench.report.runs import Run, collect
 from flbench.run_sources import StoreSource
 from flbench.store import Store
@@ -190,5 +190,5 @@ def test_of_different_counts_of_images_the_smaller_one_counts(tmp_path: Path) ->
     store = Store(tmp_path / "store")
     for seed, tested in enumerate((1000, 10**9)):
         finish(store, experiment(seed=seed), samples=(100, tested), fingerprint="0" * 16)
-    (cell,) = cells_of(collect(StoreSource(store)).runs, "acc")
+    (cell,) = rows_of(cells_of(collect(StoreSource(store)).runs, "acc"))
     assert (cell.samples, cell.images) == ("100/1000", 1000)

@@ -21,12 +21,14 @@ from flbench.report.figures.style import (
     MARKERS,
     LineStyle,
     color_numbers,
+    legend_of,
     line_style,
     metric_label,
     panels,
     scale_of,
     set_plain_numbers,
     set_title,
+    spelled,
 )
 from flbench.report.stats import Summary
 
@@ -46,8 +48,6 @@ _COLUMNS: tuple[tuple[str, Callable[[Probed], float | None]], ...] = (
 #: Norms with filled marks.
 _FIRST = ("none", "ln", "fn")
 
-_PANEL = (2.9, 2.1)
-
 #: A figure with more marks than this has them as a picture in each panel: as vectors they are megabytes.
 _MOST_VECTORS = 3000
 
@@ -66,29 +66,26 @@ def why(board: Leaderboard) -> Iterator[Drawing]:
 def _why(
     found: Synthesis, cells: Sequence[Probed], columns: Sequence[tuple[str, Callable[[Probed], float | None]]]
 ) -> Drawing:
-    from matplotlib.figure import Figure
-
     partitions, norms = _in_order(cells, "partition"), _in_order(cells, "norm")
     # The baseline's norm and those of the paper's methods come first and have filled marks.
     norms.sort(key=lambda norm: norm not in _FIRST)
     styles = {norm: _mark_style(place) for norm, place in color_numbers(norms).items()}
-    height = max(_PANEL[1] * len(partitions) + 0.8, 0.2 * len(styles) + 0.8)
-    size = (_PANEL[0] * len(columns) + 1.5, height)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(len(partitions), len(columns), squeeze=False, sharex="col", sharey=True)
+    across = len(columns)
+    figure, shown = panels(len(partitions) * across, across=across, height=2.1, sharex="col", sharey=True)
+    rows = [shown[first : first + across] for first in range(0, len(shown), across)]
     metric, is_dense = cells[0].cell.metric, len(cells) * len(columns) > _MOST_VECTORS
     limits = [_limits(cells, quantity) for _, quantity in columns]
-    for row, partition in zip(axes, partitions, strict=True):
+    for row, partition in zip(rows, partitions, strict=True):
         members = [one for one in cells if one.partition == partition]
         for panel, (_, quantity), ends in zip(row, columns, limits, strict=True):
             _draw_panel(panel, members, quantity, ends, styles, scale_of(metric), is_dense=is_dense)
         row[0].set_ylabel(f"{partition}\n{metric_label(metric)}")
-    for c, ((label, _), (low, high)) in enumerate(zip(columns, limits, strict=True)):
-        axes[-1, c].set_xlabel(label)
-        axes[-1, c].set_xscale("log")
-        axes[-1, c].set_xlim(low / 1.15, high * 1.15)
-        set_plain_numbers(axes[-1, c].xaxis)
-        for panel in axes[:, c] if label == _STABLE else ():
+    for (label, _), (low, high), column in zip(columns, limits, zip(*rows, strict=True), strict=True):
+        column[-1].set_xlabel(label)
+        column[-1].set_xscale("log")
+        column[-1].set_xlim(low / 1.15, high * 1.15)
+        set_plain_numbers(column[-1].xaxis)
+        for panel in column if label == _STABLE else ():
             panel.axvline(1, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
     _legend(figure, styles)
     set_title(figure, f"{found.title}: accuracy against probes; one mark per cell (mean over seeds)")
@@ -161,7 +158,7 @@ def _legend(figure: Figure, styles: Mapping[str, LineStyle]) -> None:
         )
         for look in styles.values()
     ]
-    figure.legend(handles, list(styles), loc="outside right center", title="norm")
+    legend_of(figure, handles, [spelled(norm) for norm in styles])
 
 
 def published(board: Leaderboard) -> Iterator[Drawing]:
@@ -182,7 +179,7 @@ def published(board: Leaderboard) -> Iterator[Drawing]:
 
 
 def _published(place: tuple[str, str], pairs: Sequence[tuple[Comparison[PublishedRow], Summary]]) -> Drawing:
-    figure, (panel,) = panels(1, panel=(4.0, 3.8))
+    figure, (panel,) = panels(1, height=4.4)
     values = [value for one, ours in pairs for value in (one.row.value, 100 * ours.mean)]
     low, high = max(0.0, min(values) - 5), min(100.0, max(values) + 5)
     panel.plot([low, high], [low, high], color=GREY, linewidth=1, zorder=1)
@@ -202,11 +199,11 @@ def _published(place: tuple[str, str], pairs: Sequence[tuple[Comparison[Publishe
                 markerfacecolor="none" if one.judgement.obstacle else style["color"],
                 linestyle="none",
                 elinewidth=0.8,
-                label=norm if nth == 0 else None,
+                label=spelled(norm) if nth == 0 else None,
             )
     panel.set(xlim=(low, high), ylim=(low, high), xlabel="published accuracy (%)", ylabel="ours (%)", aspect="equal")
-    panel.set_title(f"{', '.join(place)}: ours against published")
-    figure.legend(loc="outside right center", title="norm")
+    set_title(figure, f"{', '.join(place)}: ours against published")
+    legend_of(figure, *panel.get_legend_handles_labels())
     rounds = sorted({one.cell.runs[0].rounds for one, _ in pairs if one.cell})
     caption = (
         f"{', '.join(place)}: our accuracy (after {' and '.join(f'{number:,}' for number in rounds)} rounds) "

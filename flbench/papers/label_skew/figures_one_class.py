@@ -20,8 +20,11 @@ from flbench.report.figures.style import (
     BAND,
     COLOR_MAP,
     COLORS,
+    WIDTH,
     LineStyle,
     legend,
+    panels,
+    row_label,
     row_styles,
     set_plain_numbers,
     set_title,
@@ -29,20 +32,16 @@ from flbench.report.figures.style import (
 from flbench.report.runs import Collection
 from flbench.report.tables import Table
 from flbench.report.ticks import place_label
-from flbench.report.wording import row_name
 from flbench.sums import sum_in_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Inches of an accuracy; maps side by side.
-_CELL, _ACROSS = 0.2, 3
+#: Inches of an accuracy.
+_CELL = 0.2
 
 #: Norms that are drawn first where there are more norms than colours.
 _FIRST = ("none", "fn", "ln")
-
-#: Size of a panel of features, in inches.
-_PANEL = (2.6, 2.5)
 
 Array = NDArray[np.float64]
 _Probe = Mapping[str, Any]
@@ -58,7 +57,9 @@ def overfit(board: Leaderboard) -> Iterator[Drawing]:
                 known = {row: seeds for row, seeds in maps.items() if seeds is not None}
                 lines = [(row, cell := cells[row], cell.summary.mean if cell.summary else None) for row in known]
                 if shown := leading(lines, section.layout):
-                    drawing = _class_maps(section, table, c, {row_name(row): known[row] for row in shown})
+                    drawing = _class_maps(
+                        section, table, c, {row_label(row, table.row_axes): known[row] for row in shown}
+                    )
                     yield replace(drawing, caption=drawing.caption + shown_text(len(shown), len(known)))
 
 
@@ -73,28 +74,22 @@ def _accuracies(cell: Cell) -> Array | None:
 def _class_maps(section: Section, table: Table, c: int, maps: Mapping[str, Array]) -> Drawing:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
 
-    down = -(-len(maps) // _ACROSS)
-    across = -(-len(maps) // down)
     _, tall, wide = next(iter(maps.values())).shape
-    size = (max(4.2, (_CELL * wide + 0.5) * across + 1.6), (_CELL * tall + 0.75) * down + 0.9)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = list(figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel())
+    across = max(1, min(3, int(WIDTH / (_CELL * wide))))
+    figure, axes = panels(len(maps), across=across, height=_CELL * tall + 0.75, sharex=True, sharey=True)
     shade = Normalize(0, 100)
-    for panel, (name, seeds) in zip(axes, maps.items(), strict=False):
+    for panel, (name, seeds) in zip(axes, maps.items(), strict=True):
         _draw_map(panel, 100 * seeds[0], shade)
         before, after = 100 * np.nanmean(seeds[:, 0]), 100 * np.nanmean(seeds[:, 1:])
-        panel.set_title(f"{name}\nmean {before:.0f} → {after:.0f} %", fontsize=8)
-    for spare in axes[len(maps) :]:
-        spare.set_axis_off()
+        panel.set_title(f"{name}\nmean {before:.0f} → {after:.0f} %")
     figure.supxlabel("class", fontsize="medium")
     figure.colorbar(ScalarMappable(shade, COLOR_MAP), ax=axes, label="accuracy on the class (%)", fraction=0.05)
     column = place_label(table.col_axes, table.cols[c])
     where = ", ".join(filter(None, [section.title, table.title, column]))
     probes = [getattr(cell.experiment, "probes", ()) for (_, col), cell in table.cells.items() if col == c]
     steps = next((probe.steps for some in probes for probe in some if probe.name == "overfit"), 0)
-    set_title(figure, f"{where}: the global model, and after {steps} local steps on one client", "medium")
+    set_title(figure, f"{where}: the global model, and after {steps} local steps on one client")
     caption = (
         f"{where}: accuracy on each class of the global model at the end (first line) and after {steps} local steps on "
         "the data of a single client (one line per client), first seed; above each map the mean over classes, clients "
@@ -161,11 +156,9 @@ def _seen(cell: Cell, collection: Collection) -> list[dict[int, _Probe]]:
 
 
 def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[dict[int, _Probe]]]) -> Drawing:
-    from matplotlib.figure import Figure
 
     styles = row_styles([(tick_of(cell, "norm"),) for cell in cells], ("norm",))
-    figure = Figure(figsize=(4 * _PANEL[0] + 1.1, _PANEL[1] + 0.7), layout="constrained")
-    spectrum, share, norms, heads = figure.subplots(1, 4)
+    figure, (spectrum, share, norms, heads) = panels(4, across=2)
     are_ends = all(len(_rounds(seeds)) == 2 for seeds in lines.values())
     for number, (seeds, style) in enumerate(zip(lines.values(), styles.values(), strict=True)):
         _draw_spectrum(spectrum, seeds, style, number)
@@ -188,7 +181,7 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
         (norms, "norm of a feature"),
         (heads, "class embeddings: longest, others"),
     ):
-        panel.set_title(title, fontsize=9)
+        panel.set_title(title)
         panel.set_xlabel("norm" if are_ends else "round")
         if are_ends and panel is not spectrum:
             panel.set_xticks([])
@@ -196,7 +189,7 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
     spectrum.set_yscale("log")
     norms.set_yscale("log")
     set_plain_numbers(norms.yaxis)
-    legend(figure, styles, ["norm"])
+    legend(figure, {row_label(row, ("norm",)): style for row, style in styles.items()})
     experiment = cells[0].experiment
     assert isinstance(experiment, Federated)
     method = experiment.method.label()
@@ -204,10 +197,10 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
     rates = sorted({cell.experiment.lr for cell in cells})
     rate = f"lr {rates[0]:.4g}" if len(rates) == 1 else "each norm at its best lr"
     where = f"{section.title}: {method}, {partition}, E {steps}, {rate}"
-    set_title(figure, where, "medium")
+    set_title(figure, where)
     model = "model of client 0" if method == "local-only" else "global model"
     caption = (
-        f"{where}. Features of the {model} on test samples of all classes, uncentred, from left to right: "
+        f"{where}. Features of the {model} on test samples of all classes, uncentred, in reading order: "
         "singular values of their matrix at the end, over the first; the first one's square in percent of all squares; "
         "mean Euclidean norm of a feature; norm of the longest class embedding, and "
         f"({'dashes' if are_ends else 'dotted'}) mean norm of the others. "

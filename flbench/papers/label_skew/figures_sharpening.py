@@ -14,11 +14,12 @@ from flbench.report.figures.rows import leading, shown_text
 from flbench.report.figures.style import (
     BAND,
     GREY,
-    PANEL,
     LineStyle,
     is_lowest,
     legend,
+    panel_width,
     panels,
+    row_label,
     row_styles,
     set_panel_title,
     set_title,
@@ -26,7 +27,6 @@ from flbench.report.figures.style import (
 )
 from flbench.report.tables import Table
 from flbench.report.ticks import place_label
-from flbench.report.wording import row_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,19 +61,19 @@ def _draw(section: Section, table: Table, paths: Mapping[Position, Seeds]) -> Dr
             at = (table.rows.index(row), c)
             if at in paths:
                 _draw_line(panel, paths[at], style, number)
-                rates.append(f"{row_name(row)} {table.cells[at].experiment.lr:.3g}")
+                rates.append(f"{row_label(row, table.row_axes)} {table.cells[at].experiment.lr:.3g}")
         panel.axhline(1, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        set_panel_title(panel, place_label(table.col_axes, col), PANEL[0])
-        text = wrapped(f"lr: {', '.join(rates)}", 0.7 * PANEL[0], 7)
+        set_panel_title(panel, place_label(table.col_axes, col))
+        text = wrapped(f"lr: {', '.join(rates)}", 0.7 * panel_width(panel), 7)
         panel.text(0.98, 0.03, text, transform=panel.transAxes, ha="right", va="bottom", fontsize=7, color=GREY)
-        if is_lowest(c, len(axes)):
+        if is_lowest(panel):
             panel.set_xlabel("round")
     figure.supylabel("lr × λ_max / 2 of the global model", fontsize="medium")
     title = titles_of(section, table)
     set_title(figure, f"{title}: mean and range over seeds")
-    legend(figure, styles, table.row_axes)
+    legend(figure, {row_label(row, table.row_axes): style for row, style in styles.items()})
     caption = (
         f"{title}: lr x lambda_max / 2 of the global model over rounds, geometric mean and range over seeds; "
         f"dashed: 1, below which gradient descent is stable.{shown_text(len(rows), len({row for row, *_ in lines}))}"

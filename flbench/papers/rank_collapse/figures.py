@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from flbench.papers.evidence import by, exponent_text, fit_exponent
@@ -11,7 +12,17 @@ from flbench.papers.rank_collapse.networks import FEWEST_WIDTHS, NET, NORMS, dra
 from flbench.papers.rank_collapse.training import Arm, Record, Setting, settings_of
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.style import BAND, GREY, line_style, plot_mean, set_log_ticks
+from flbench.report.figures.style import (
+    BAND,
+    GREY,
+    legend,
+    legend_of,
+    line_style,
+    panels,
+    plot_mean,
+    set_log_ticks,
+    set_title,
+)
 from flbench.report.stats import summarize
 
 if TYPE_CHECKING:
@@ -54,15 +65,15 @@ def rank(board: Leaderboard) -> Iterator[Drawing]:
 
 
 def _over_layers(recorded: pd.DataFrame, width: int) -> Drawing:
-    figure, panels = _family_panels(recorded, "layer")
+    figure, places = _family_panels(recorded, "layer")
     for (activation, gamma, norm, *_), own in by(recorded, *NET):
-        _draw_net(panels[activation, gamma], own, norm)
-    for panel in panels.values():
+        _draw_net(places[activation, gamma], own, norm)
+    for panel in places.values():
         panel.axhline(math.sqrt(width), **_ROOT)
         panel.set_xscale("log")
         _rank_scale(panel, [tick for tick in _TICKS if tick <= width])
     figure.supylabel("r(H)", fontsize="medium")
-    figure.suptitle(f"Rank over depth, d = {width}: mean over draws, least to greatest shaded", fontsize="large")
+    set_title(figure, f"Rank over depth, d = {width}: mean over draws, least to greatest shaded")
     _norm_legend(figure, set(recorded.normalized), f"√d = {math.sqrt(width):.2f}")
     most = recorded.groupby(list(NET), observed=True).seed.nunique().max()
     caption = (
@@ -86,14 +97,14 @@ def _draw_net(panel: Axes, recorded: pd.DataFrame, norm: str) -> None:
 
 
 def _over_width(fitted: pd.DataFrame) -> Drawing:
-    figure, panels = _family_panels(fitted, "width d")
+    figure, places = _family_panels(fitted, "width d")
     for (activation, gamma, norm), own in by(fitted, *NET[:3]):
         late = own.groupby("width").late
-        panels[activation, gamma].errorbar(
+        places[activation, gamma].errorbar(
             late.mean().index, late.mean(), yerr=late.std().fillna(0.0), capsize=2, **_STYLES[norm]
         )
     widths = sorted(fitted.width.unique())
-    for (activation, gamma), panel in panels.items():
+    for (activation, gamma), panel in places.items():
         panel.plot(widths, [math.sqrt(width) for width in widths], **_ROOT)
         set_log_ticks(panel, widths)
         _rank_scale(panel, [tick for tick in _TICKS if tick <= 2 * math.sqrt(widths[-1])])
@@ -104,7 +115,7 @@ def _over_width(fitted: pd.DataFrame) -> Drawing:
             exponents.append(f"{norm}: exponent {exponent_text(found)}")
         panel.text(0.03, 0.97, "\n".join(exponents), transform=panel.transAxes, ha="left", va="top", fontsize=6.5)
     figure.supylabel("r(H), mean over the second half of the layers", fontsize="medium")
-    figure.suptitle("Rank that is left at large depth, over the width: mean ± sd over draws", fontsize="large")
+    set_title(figure, "Rank that is left at large depth, over the width: mean ± sd over draws")
     _norm_legend(figure, set(fitted.normalized), "√d")
     caption = (
         "Effective rank r(H), mean over the second half of the layers of random networks on Gaussian inputs, over "
@@ -117,24 +128,17 @@ def _over_width(fitted: pd.DataFrame) -> Drawing:
 
 def _family_panels(nets: pd.DataFrame, xlabel: str) -> tuple[Figure, dict[tuple[str, float], Axes]]:
     """Return a panel for each family: a row an activation, a column a residual path."""
-    from matplotlib.figure import Figure
-
     activations, gammas = sorted(nets.activation.unique()), sorted(nets.gamma.unique())
-    families = set(zip(nets.activation, nets.gamma, strict=True))
-    size = (max(6.5, 2.05 * len(gammas) + 0.8), 2.1 * len(activations) + 1.2)
-    figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(len(activations), len(gammas), squeeze=False, sharex=True, sharey=True)
-    panels = {}
-    for row, activation in enumerate(activations):
-        for column, gamma in enumerate(gammas):
-            panel = grid[row][column]
-            if (activation, gamma) in families:
-                panel.set_title(f"{'ReLU' if activation == 'relu' else activation}, {path_name(gamma)}")
-                panel.set_xlabel(xlabel if activation == activations[-1] else "")
-                panels[activation, gamma] = panel
-            else:
-                panel.set_axis_off()
-    return figure, panels
+    families, places = set(zip(nets.activation, nets.gamma, strict=True)), list(product(activations, gammas))
+    figure, axes = panels(len(places), across=len(gammas), height=2.1, sharex=True, sharey=True)
+    found = {place: panel for place, panel in zip(places, axes, strict=True) if place in families}
+    for (activation, gamma), panel in zip(places, axes, strict=True):
+        if (activation, gamma) in families:
+            panel.set_title(f"{'ReLU' if activation == 'relu' else activation}, {path_name(gamma)}")
+            panel.set_xlabel(xlabel if activation == activations[-1] else "")
+        else:
+            panel.set_axis_off()
+    return figure, found
 
 
 def _rank_scale(panel: Axes, ticks: Sequence[int]) -> None:
@@ -146,12 +150,7 @@ def _rank_scale(panel: Axes, ticks: Sequence[int]) -> None:
 
 
 def _norm_legend(figure: Figure, norms: set[str], root: str) -> None:
-    from matplotlib.lines import Line2D
-
-    shown = [norm for norm in NORMS if norm in norms]
-    handles = [*(Line2D([], [], **_STYLES[norm]) for norm in shown), Line2D([], [], **_ROOT)]
-    names = [*(_NAMES[norm] for norm in shown), root]
-    figure.legend(handles, names, loc="outside lower center", ncols=4, handlelength=3)
+    legend(figure, {**{_NAMES[norm]: _STYLES[norm] for norm in NORMS if norm in norms}, root: _ROOT})
 
 
 def deep(board: Leaderboard) -> Iterator[Drawing]:
@@ -169,7 +168,7 @@ def _over_depth(setting: Setting) -> Iterator[Drawing]:
     arms = {name: same for name, same in setting.by_name().items() if len(same) > 1 and any(a.initial for a in same)}
     if not arms:
         return
-    figure, (left, right) = _panels(1)
+    figure, (left, right) = panels(2)
     for place, (name, same) in enumerate(arms.items()):
         _draw(left, {arm.experiment.depth: list(arm.initial_rank.values()) for arm in same}, place, name)
         _draw(right, {arm.experiment.depth: _percent(arm.final.values()) for arm in same}, place, name)
@@ -191,7 +190,7 @@ def _raised(setting: Setting) -> Iterator[Drawing]:
     arms = [arm for arm in setting.deepest if not arm.experiment.shift and arm.initial]
     if not any(arm.is_pretrained for arm in arms):
         return
-    figure, (accuracy, last_rank, before, after) = _panels(2)
+    figure, (accuracy, last_rank, before, after) = panels(4, across=2)
     for place, arm in enumerate(arms):
         epochs = [0, *arm.recorded]
         _draw(accuracy, {epoch: _percent(arm.at_best(epoch).values()) for epoch in epochs}, place, arm.name)
@@ -233,7 +232,7 @@ def _over_shift(setting: Setting) -> Iterator[Drawing]:
     shifts = sorted({arm.experiment.shift for arm in arms})
     if len(shifts) < 2:
         return
-    figure, (ranks, accuracies) = _panels(1)
+    figure, (ranks, accuracies) = panels(2)
     # Evenly spaced: the shifts grow by uneven steps.
     placed = [(shifts.index(arm.experiment.shift), arm) for arm in arms]
     _draw(ranks, {x: list(arm.initial_rank.values()) for x, arm in placed}, 0, "at initialization")
@@ -251,14 +250,6 @@ def _over_shift(setting: Setting) -> Iterator[Drawing]:
         "and accuracy over how far off centre the weights are drawn."
     )
     yield _finished(figure, setting, "shift", "Batch normalization and weights off centre", caption, None)
-
-
-def _panels(rows: int) -> tuple[Figure, list[Axes]]:
-    """Return two panels a row, with room for a legend on their right."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.6, 2.6 * rows + 0.4), layout="constrained")
-    return figure, list(figure.subplots(rows, 2, squeeze=False).ravel())
 
 
 def _draw(panel: Axes, series: Series, place: int, name: str, *, every: int = 1) -> None:
@@ -287,9 +278,9 @@ def _accuracy_axis(panel: Axes, title: str) -> None:
 
 
 def _finished(figure: Figure, setting: Setting, name: str, title: str, caption: str, key: Axes | None) -> Drawing:
-    """Return the figure with a title, and the names in the panel ``key`` in a legend on the right."""
-    figure.suptitle(f"{title}\n{setting.title}", fontsize="medium")
+    """Return the figure with a title, and the names in the panel ``key`` in a legend."""
+    set_title(figure, f"{title}: {setting.title}")
     if key is not None:
-        figure.legend(*key.get_legend_handles_labels(), loc="outside right center", handlelength=3.5)
+        legend_of(figure, *key.get_legend_handles_labels())
     caption += " Mean ± sd over seeds; accuracy at the best of the learning rates, the same for all."
     return Drawing(file_name(f"deep-{name}", setting.title), caption, figure, ("study", "deep"))

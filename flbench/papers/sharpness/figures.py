@@ -29,10 +29,13 @@ from flbench.report.figures.style import (
     COLOR_MAP,
     GREY,
     LINES,
+    is_lowest,
+    legend_of,
     line_style,
     panels,
     set_log_ticks,
     set_plain_numbers,
+    set_title,
 )
 from flbench.report.runs import Run
 from flbench.sums import sum_in_order
@@ -55,9 +58,6 @@ _LOSS_COLORS = f"{COLOR_MAP}_r"
 
 #: Losses below this share one colour.
 _LOWEST_LOSS = 1e-3
-
-#: Least width of the figure of losses, in inches, so that its title and legend fit.
-_LEAST_WIDTH = 5.8
 
 #: The cells of exploded runs.
 _EXPLODED: dict[str, Any] = {"facecolor": "#BDBDBD", "edgecolor": "#FFFFFF", "hatch": "////"}
@@ -94,20 +94,19 @@ def _over_width(drawn: pd.DataFrame) -> Iterator[Drawing]:
         return
     unnormalized = drawn.family.map(lambda family: family.unnormalized)
     groups = [own for _, own in drawn.groupby(["outputs", unnormalized])]
-    figure, axes = panels(len(groups), panel=(3.5, 2.9), sharey=True)
+    figure, axes = panels(len(groups), height=2.9, sharey=True)
     for panel, group in zip(axes, groups, strict=True):
         _draw_curves(panel, group)
     for panel, group in zip(axes, groups, strict=True):  # once the shared axis has its limits
         _label_exponents(panel, group)
-    figure.supxlabel("width M", fontsize="medium")
+    for panel in axes:
+        panel.set_xlabel("width M" if is_lowest(panel) else "")
     figure.supylabel("largest eigenvalue of the Fisher information", fontsize="medium")
-    figure.suptitle("Sharpness of random networks over their width", fontsize="large")
+    set_title(figure, "Sharpness of random networks over their width")
     names = sorted(drawn.normalized.unique(), key=NORMALIZATIONS.index)
     handles = [Line2D([], [], **line_style(NORMALIZATIONS.index(name))) for name in names]
     handles += [Line2D([], [], color=GREY, linestyle=dashes, linewidth=1.1) for dashes in (_VALUE, _BOUND)]
-    figure.legend(
-        handles, [*names, "theory", "lower bound"], loc="outside right center", title="normalized", handlelength=3.0
-    )
+    legend_of(figure, handles, [*names, "theory", "lower bound"])
     caption = (
         "lambda_max of the Fisher information of random networks over their width M, mean ± sd over "
         f"{range_text(drawn.groupby(['family', 'width']).size().tolist())} "
@@ -183,29 +182,28 @@ def _losses(trained: pd.DataFrame) -> Drawing:
     """Figure 2 for one kind of network: a column for each normalization, final losses above highest ones."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     columns: list[tuple[Family, pd.DataFrame]] = list(by(trained, "family"))
-    figure = Figure(figsize=(max(3.2 * len(columns) + 1.3, _LEAST_WIDTH), 6.4), layout="constrained")
-    axes = figure.subplots(2, len(columns), squeeze=False, sharex=True, sharey=True)
+    across = len(columns)
+    figure, axes = panels(2 * across, across=across, height=2.8, sharex=True, sharey=True)
     shade, widths = LogNorm(_LOWEST_LOSS, EXPLODED), sorted(trained.width.unique())
     for column, (family, own) in enumerate(columns):
         for row, (loss, when) in enumerate((("final", "after the last step"), ("peak", "at its highest"))):
-            _draw_losses(axes[row][column], own, loss, shade, widths)
-            axes[row][column].set_title(f"{family.normalized}: loss {when}")
-        axes[1][column].set_xlabel("width M")
+            _draw_losses(axes[row * across + column], own, loss, shade, widths)
+            axes[row * across + column].set_title(f"{family.normalized}: loss {when}")
+        axes[across + column].set_xlabel("width M")
     figure.supylabel("learning rate", fontsize="medium")
     figure.colorbar(ScalarMappable(shade, _LOSS_COLORS), ax=axes, label="training loss", fraction=0.05, extend="min")
     title = f"{columns[0][0].title}, {trained.steps.iloc[0]} steps"
-    figure.suptitle(f"Gradient descent on random networks: {title}", fontsize="medium")
+    set_title(figure, f"Gradient descent on random networks: {title}")
     handles = [
-        Line2D([], [], **_RATE_LINE, label=r"$2/\lambda_\mathrm{max}$, theory"),
+        Line2D([], [], **_RATE_LINE, label="2 / λ_max, theory"),
         Line2D([], [], linestyle="", **_RATE_POINTS, label="measured at the start"),
         Patch(label=f"exploded (above {EXPLODED:g})", linewidth=0, **_EXPLODED),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    legend_of(figure, handles, [str(handle.get_label()) for handle in handles])
     caption = (
         "Training loss of full-batch gradient descent over width and learning rate, after the last step (above) and "
         f"at its highest (below), median over {trained.seed.nunique()} draws; hatched: half of them or "
@@ -252,13 +250,13 @@ def _spectra(groups: Sequence[Sequence[Run]]) -> Drawing:
     experiment = experiment_of(groups[0][0])
     family, width = Family.of(experiment), experiment.width
     title = f"{family.network}, M = {width}, T = {family.samples or width}, C = {family.outputs}"
-    figure, axes = panels(len(groups), panel=(3.0, 2.2), sharex=True, sharey=True)
+    figure, axes = panels(len(groups), height=2.2, sharex=True, sharey=True)
     highest = max(max(_eigenvalues(run)) for group in groups for run in group)
     for panel, group in zip(axes, groups, strict=True):
         _draw_spectrum(panel, group, highest)
     figure.supxlabel("eigenvalue of the Fisher information", fontsize="medium")
     figure.supylabel("eigenvalues of a draw", fontsize="medium")
-    figure.suptitle(f"Spectra of random networks: {title}", fontsize="medium")
+    set_title(figure, f"Spectra of random networks: {title}")
     caption = (
         f"Nonzero eigenvalues of the Fisher information of {title}: number in each bar, mean over "
         f"{range_text(list(map(len, groups)))} draws; dashed: lambda_max of theory (theorem 2.2), dotted: its "

@@ -13,13 +13,14 @@ from flbench.report.cells import Cell, grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name
 from flbench.report.figures.rows import leading, shown_text, spread_text
 from flbench.report.figures.style import (
-    PANEL,
     LineStyle,
+    is_lowest,
     legend,
     limit_values,
     metric_label,
     panels,
     plot_mean,
+    row_label,
     row_styles,
     scale_of,
     set_panel_title,
@@ -102,15 +103,16 @@ def _draw(
     for panel, column in zip(shown, columns, strict=True):
         for line in grouped([cell for cell in column if axes.row(cell) in styles], axes.row):
             _draw_line(panel, line, number, styles[axes.row(line[0])])
-        set_panel_title(panel, place_label(axes.cols, axes.col(column[0])), PANEL[0])
+        set_panel_title(panel, place_label(axes.cols, axes.col(column[0])))
         panel.set_xscale("log")
         limit_values(panel, metric)
-    figure.supxlabel(label, fontsize="medium")
+        if is_lowest(panel):
+            panel.set_xlabel(label)
     figure.supylabel(metric_label(metric), fontsize="medium")
     spread = spread_text(cells)
     spread += "" if all(cell.complete for cell in cells) else "; ×: cells that lack seeds"
     set_title(figure, f"{section.title}: {spread}")
-    legend(figure, styles, axes.rows)
+    legend(figure, {row_label(row, axes.rows): style for row, style in styles.items()})
     caption = f"{section.title}: {metric_label(metric)} {over}, {spread}."
     caption += shown_text(len(rows), len({axes.row(cell) for cell in cells}))
     yield Drawing(file_name(kind, section.title), caption, figure, section.place)

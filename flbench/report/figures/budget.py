@@ -11,18 +11,19 @@ from flbench.report.figures.drawing import FIGURES, Drawing, file_name
 from flbench.report.figures.rows import leading, shown_text
 from flbench.report.figures.style import (
     is_lowest,
-    legend_below,
+    legend,
     metric_label,
     panels,
     plot_mean,
+    row_label,
     row_styles,
     scale_of,
     set_panel_title,
     set_title,
 )
 
-#: Most panels, panels side by side, and the size of one in inches.
-MOST_PANELS, _ACROSS, _PANEL = 8, 4, (2.0, 1.9)
+#: Most panels, and panels side by side.
+MOST_PANELS, _ACROSS = 8, 4
 
 
 @FIGURES.register("budget", "the expected value over the number of tried settings", order=6, on_first_page=True)
@@ -39,10 +40,10 @@ def _draw(section: Section, budgets: Budgets) -> Drawing:
     rows = leading(lines, section.layout)
     styles = row_styles(rows, budgets.row_axes)
     metric = section.layout.metric
-    figure, axes = panels(len(columns), panel=_PANEL, across=_ACROSS, beside=0.3, sharex=True, sharey=True)
-    for index, (panel, column) in enumerate(zip(axes, columns, strict=True)):
-        set_panel_title(panel, column[0].column, _PANEL[0])
-        if is_lowest(index, len(columns), _ACROSS):
+    figure, axes = panels(len(columns), across=_ACROSS, height=1.9, sharex=True, sharey=True)
+    for panel, column in zip(axes, columns, strict=True):
+        set_panel_title(panel, column[0].column)
+        if is_lowest(panel):
             panel.set_xlabel("tried settings")
         for one in column:
             if one.row in styles:
@@ -56,7 +57,8 @@ def _draw(section: Section, budgets: Budgets) -> Drawing:
     what = f"{section.title}: expected {metric_label(metric)} over the number of tried settings"
     set_title(figure, what)
     differ = [axis for axis in range(len(rows[0])) if len({row[axis] for row in rows}) > 1] or [0]
-    legend_below(figure, {tuple(row[axis] for axis in differ): style for row, style in styles.items()})
+    shown = [budgets.row_axes[axis] for axis in differ]
+    legend(figure, {row_label([row[axis] for axis in differ], shown): style for row, style in styles.items()})
     caption = f"{what}, of which the best by the rule is reported; bands: 95 % intervals over seeds."
     caption += shown_text(len(rows), len({row for row, *_ in lines}))
     return Drawing(

@@ -9,16 +9,22 @@ from flbench.report.board import Leaderboard, Section
 from flbench.report.costs import Reached
 from flbench.report.figures.drawing import FIGURES, Drawing, table_file_name, titles_of
 from flbench.report.figures.rows import leading, shown_text
-from flbench.report.figures.style import GREY, LineStyle, no_math, panels, row_styles, set_panel_title, set_title
+from flbench.report.figures.style import (
+    GREY,
+    LineStyle,
+    no_math,
+    panels,
+    row_label,
+    row_styles,
+    set_panel_title,
+    set_title,
+)
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
 from flbench.report.wording import bytes_text, reached_text, row_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-#: Width of a panel in inches.
-_PANEL = 3.0
 
 
 @FIGURES.register("cost", "bytes until the target", order=70)
@@ -41,12 +47,12 @@ def _draw(section: Section, table: Table, columns: Sequence[int], limits: tuple[
     lines = [(table.rows[r], cell, cell.summary.mean if cell.summary else None) for (r, _), cell in shown.items()]
     rows = leading(lines, section.layout)
     styles = row_styles(rows, table.row_axes)
-    figure, axes = panels(len(columns), panel=(_PANEL, 0.22 * len(rows) + 0.8), sharex=True, sharey=True)
+    figure, axes = panels(len(columns), height=0.22 * len(rows) + 0.7, sharex=True, sharey=True)
     for panel, c in zip(axes, columns, strict=True):
-        set_panel_title(panel, place_label(table.col_axes, table.cols[c]), _PANEL)
+        set_panel_title(panel, place_label(table.col_axes, table.cols[c]))
         _draw_panel(panel, table, c, styles)
     panel = axes[0]
-    panel.set_yticks(range(len(rows)), [no_math(row_name(row)) for row in rows])
+    panel.set_yticks(range(len(rows)), [no_math(row_label(row, table.row_axes)) for row in rows])
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.set_xscale("log")
     panel.set_xlim(*limits)

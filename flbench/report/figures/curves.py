@@ -17,7 +17,6 @@ from flbench.report.cells import Cell, grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name, titles_of
 from flbench.report.figures.rows import leading, shown_text, spread_text
 from flbench.report.figures.style import (
-    PANEL,
     LineStyle,
     annotate_gaps,
     is_lowest,
@@ -26,6 +25,7 @@ from flbench.report.figures.style import (
     metric_label,
     panels,
     plot_mean,
+    row_label,
     row_styles,
     scale_of,
     set_panel_title,
@@ -68,6 +68,7 @@ def _draw_rounds(section: Section, table: Table, collection: Collection, name: s
     ]
     rows = leading(lines, section.layout)
     styles = row_styles(rows, table.row_axes)
+    names = {row_label(row, table.row_axes): style for row, style in styles.items()}
     as_long = len({cell.experiment.rounds for cell in table.cells.values()}) == 1
     figure, axes = panels(len(table.cols), sharex=as_long, sharey=True)
     for c, (panel, col) in enumerate(zip(axes, table.cols, strict=True)):
@@ -76,17 +77,17 @@ def _draw_rounds(section: Section, table: Table, collection: Collection, name: s
         ]
         for row, cell in cells:
             _draw_line(panel, cell, collection, 1, styles[row], rows.index(row))
-        annotate_gaps(panel, [(row_name(row), cell) for row, cell in cells])
-        set_panel_title(panel, place_label(table.col_axes, col), PANEL[0])
+        annotate_gaps(panel, [(row_label(row, table.row_axes), cell) for row, cell in cells])
+        set_panel_title(panel, place_label(table.col_axes, col))
         limit_values(panel, table.metric)
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-        if is_lowest(c, len(axes)):
+        if is_lowest(panel):
             panel.set_xlabel("round")
     figure.supylabel(metric_label(table.metric), fontsize="medium")
     title = titles_of(section, table)
     spread = spread_text(table.cells.values())
     set_title(figure, f"{title}: {spread}")
-    legend(figure, styles, table.row_axes)
+    legend(figure, names)
     caption = f"{title}: {metric_label(table.metric)} over rounds, {spread}."
     caption += shown_text(len(rows), len({row for row, *_ in lines}))
     return Drawing(name, caption, figure, section.place)
@@ -141,7 +142,6 @@ def _of_leading_rows(columns: Sequence[_Column], layout: Layout) -> list[_Column
 
 
 def _draw_data(section: Section, columns: Sequence[_Column], collection: Collection) -> Drawing:
-    from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     # The dashes show the method (a row's name without its norm), the colour the norm.
@@ -152,20 +152,19 @@ def _draw_data(section: Section, columns: Sequence[_Column], collection: Collect
     everything = [cell for column in columns for cell in column.cells.values()]
     totals = {cell.experiment.rounds * _samples_per_round(cell.experiment) for cell in everything}
     figure, axes = panels(len(columns), sharex=len(totals) == 1, sharey=True)
-    for c, (panel, column) in enumerate(zip(axes, columns, strict=True)):
+    for panel, column in zip(axes, columns, strict=True):
         for number, (key, cell) in enumerate(column.cells.items()):
             _draw_line(panel, cell, collection, _samples_per_round(cell.experiment), styles[ticks[key]], number)
         annotate_gaps(panel, [(name, cell) for (name, _), cell in column.cells.items()])
-        set_panel_title(panel, column.title, PANEL[0])
+        set_panel_title(panel, column.title)
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5))
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         panel.set_xlim(left=0)
-        if is_lowest(c, len(axes)):
+        if is_lowest(panel):
             panel.set_xlabel("training samples seen")
     figure.supylabel(metric_label(everything[0].metric), fontsize="medium")
     set_title(figure, f"{section.title}: {spread_text(everything)}")
-    handles = [Line2D([], [], **styles[ticks[key]]) for key in keys]
-    figure.legend(handles, [name for name, _ in keys], loc="outside right center", handlelength=3.5)
+    legend(figure, {name: styles[ticks[key]] for key, (name, _) in zip(keys, keys, strict=True)})
     caption = f"{section.title}: federated and centralized training over the samples seen, {spread_text(everything)}."
     return Drawing(file_name("data", section.title), caption, figure, section.place)
 

@@ -10,16 +10,25 @@ from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name
 from flbench.report.figures.phase import mapped
-from flbench.report.figures.style import LineStyle, color_numbers, line_style, no_math, scale_of, set_title
+from flbench.report.figures.style import (
+    LineStyle,
+    color_numbers,
+    legend,
+    line_style,
+    no_math,
+    panels,
+    scale_of,
+    set_title,
+    spelled,
+)
 from flbench.report.planned import Planned
 from flbench.report.wording import margin_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-#: Width of a figure, height of a line, of a gap between columns and of what is around a panel, in inches.
-WIDTH, _LINE, _GAP, _AROUND = 7.6, 0.14, 0.1, 0.5
+#: Height of a line, of a gap between columns and of what is around a panel, in inches.
+_LINE, _GAP, _AROUND = 0.14, 0.1, 0.5
 
 
 @FIGURES.register("gains", "planned comparisons with their intervals", order=4, on_first_page=True)
@@ -37,19 +46,16 @@ def gains(board: Leaderboard) -> Iterator[Drawing]:
 
 
 def _draw(section: Section, some: Sequence[Planned]) -> Drawing:
-    from matplotlib.figure import Figure
-
     groups = grouped(some, lambda one: one.between)
     styles = styles_of(some)
     heights = [height_of(group, styles) for group in groups]
-    figure = Figure(figsize=(WIDTH, sum(heights) + 0.8), layout="constrained")
-    axes = figure.subplots(len(groups), 1, squeeze=False, sharex=True, height_ratios=heights).ravel()
+    figure, axes = panels(len(groups), across=1, height=heights, sharex=True)
     for panel, group in zip(axes, groups, strict=True):
         draw_panel(panel, section, group, styles)
         panel.set_title(no_math(group[0].between or "in each column"), loc="left")
     metric, against = METRICS[section.layout.metric], some[0].reference
     axes[-1].set_xlabel(f"difference in {metric.title}{' (points)' if metric.percent else ''}")
-    add_legend(figure, styles)
+    legend(figure, legend_styles(styles))
     title = f"{section.title}: planned comparisons against {against}"
     set_title(figure, title)
     return Drawing(
@@ -72,12 +78,9 @@ def height_of(group: Sequence[Planned], styles: Mapping[str, LineStyle]) -> floa
     return _LINE * (len(styles) * columns) + _GAP * columns + _AROUND
 
 
-def add_legend(figure: Figure, styles: Mapping[str, LineStyle]) -> None:
-    """Add the names of the compared values below the panels."""
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], **{**style, "linestyle": "-"}) for style in styles.values()]
-    figure.legend(handles, [*map(no_math, styles)], loc="outside lower center", ncols=min(4, len(styles)))
+def legend_styles(styles: Mapping[str, LineStyle]) -> dict[str, LineStyle]:
+    """Return the styles of intervals by the names of the compared values."""
+    return {spelled(value): {**style, "linestyle": "-"} for value, style in styles.items()}
 
 
 def legend_text(section: Section) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,14 @@ from flbench.report.figures.drawing import FIGURES, Drawing, table_file_name, ti
 from flbench.report.figures.style import (
     COLOR_MAP,
     GREY,
+    WIDTH,
     metric_label,
     no_math,
+    panels,
     scale_of,
     set_panel_title,
     set_title,
+    spelled,
 )
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 #: The least share of cells that are not empty.
 _FULL = 0.8
 
-#: Width and height of a cell in inches, most maps side by side, and the least width of a map, for its title.
-_CELL, _ACROSS, _NARROWEST = (0.85, 0.5), 3, 1.5
+#: Least width and height of a cell in inches.
+_CELL = 0.62, 0.5
 
 
 @FIGURES.register("heatmap", "method x norm as colours", order=50)
@@ -80,22 +82,17 @@ def _draw(
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
 
     cols = sorted({c for _, c in cells})
-    down = math.ceil(len(cols) / _ACROSS)
-    across = math.ceil(len(cols) / down)
-    wide, tall = max(_CELL[0] * len(inner) + 0.35, _NARROWEST), _CELL[1] * len(outer) + 0.7
-    figure = Figure(figsize=(max(wide * across + 2.0, 4.0), tall * down + 0.7), layout="constrained")
-    axes = list(figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel())
+    across = max(1, min(3, int((WIDTH - 2) / (_CELL[0] * len(inner)))))
+    height = _CELL[1] * len(outer) + 0.7
+    figure, axes = panels(len(cols), across=across, height=height, sharex=True, sharey=True)
     means = [scale_of(table.metric) * cell.summary.mean for cell in cells.values() if cell.summary]
     shade = Normalize(min(means), max(means))
     colors = colormaps[f"{COLOR_MAP}{'_r' if METRICS[table.metric].lower_is_better else ''}"]
-    for c, panel in zip(cols, axes, strict=False):
+    for c, panel in zip(cols, axes, strict=True):
         _draw_map(panel, table, {at: cell for at, cell in cells.items() if at[1] == c}, outer, inner, shade, colors)
-        set_panel_title(panel, place_label(table.col_axes, table.cols[c]), wide)
-    for spare in axes[len(cols) :]:
-        spare.set_axis_off()
+        set_panel_title(panel, place_label(table.col_axes, table.cols[c]))
     figure.colorbar(ScalarMappable(shade, colors), ax=axes, label=metric_label(table.metric), fraction=0.05)
     title = titles_of(section, table)
     set_title(figure, title)
@@ -135,7 +132,9 @@ def _draw_map(
             panel.text(x, y + (0.3 if text else 0), gap_text(cell), ha="center", va="center", color=color, fontsize=5)
     panel.set_xlim(-0.5, len(inner) - 0.5)
     panel.set_ylim(len(outer) - 0.5, -0.5)
-    panel.set_xticks(range(len(inner)), [no_math(at.label) for at in inner])
+    panel.set_xticks(
+        range(len(inner)), [no_math(spelled(at.label) if table.row_axes[-1] == "norm" else at.label) for at in inner]
+    )
     panel.set_yticks(range(len(outer)), [no_math(at.label) for at in outer])
     panel.tick_params(length=0)
     panel.grid(visible=False)

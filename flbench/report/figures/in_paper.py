@@ -14,26 +14,23 @@ if TYPE_CHECKING:
 #: How wide a figure is in a paper.
 Width = Literal["column", "page"]
 
-#: Inches of a column and of a page with two columns, and the widest figures on a screen that become these.
-COLUMN, PAGE, WIDEST_COLUMN, WIDEST_PAGE = 3.3, 6.9, 7.7, 14.0
+#: Inches of a column, and of a page with two columns.
+COLUMN, PAGE = 3.3, 6.9
 
 
-def fit(drawing: Drawing) -> Width | None:
+def fit(drawing: Drawing) -> Width:
     """Give a drawing in the style ``PAPER`` its size in a paper, and remove its title.
 
     Returns:
         Its width: a column's for panels below each other, else that of a page with two columns. Heights shrink as text
-        does. Figures that are cut to what is drawn keep their size: LaTeX scales them. None for a figure that is too
-        wide for a page and stays as it is.
+        does. Figures that are cut to what is drawn keep their size: LaTeX scales them.
     """
     figure = drawing.figure
     if drawing.tight:
         return "page"
-    width, height = figure.get_size_inches()
-    if width > WIDEST_PAGE:
-        return None
+    height = figure.get_figheight()
     grids = (spec.get_gridspec() for one in figure.axes if (spec := one.get_subplotspec()) is not None)
-    is_narrow = width <= WIDEST_COLUMN and max((grid.ncols for grid in grids), default=1) == 1
+    is_narrow = max((grid.ncols for grid in grids), default=1) == 1
     figure.suptitle("")
     figure.set_size_inches(COLUMN if is_narrow else PAGE, height * SHRINK)
     _fit_texts(drawing)

@@ -9,8 +9,8 @@ from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import FIGURES, Drawing
-from flbench.report.figures.gains import WIDTH, add_legend, draw_panel, height_of, legend_text, styles_of
-from flbench.report.figures.style import no_math, set_title
+from flbench.report.figures.gains import draw_panel, height_of, legend_styles, legend_text, styles_of
+from flbench.report.figures.style import legend, no_math, panels, set_title, spelled
 from flbench.report.headline import answers, headline
 from flbench.report.planned import Planned
 
@@ -45,14 +45,12 @@ def overview(board: Leaderboard) -> Iterator[Drawing]:
 
 
 def _draw(rows: Sequence[tuple[Section, Sequence[Planned]]], references: Sequence[str]) -> Drawing:
-    from matplotlib.figure import Figure
-
     styles = styles_of([one for _, some in rows for one in some])
     heights = [height_of(some, styles) for _, some in rows]
-    figure = Figure(figsize=(WIDTH, sum(heights) + 1), layout="constrained")
-    shape = len(rows), len(references)
-    panels = figure.subplots(*shape, squeeze=False, sharex="col", sharey="row", height_ratios=heights)
-    for row, (section, some) in zip(panels, rows, strict=True):
+    across = len(references)
+    figure, axes = panels(len(rows) * across, across=across, height=heights, sharex="col", sharey="row")
+    lines = [axes[first : first + across] for first in range(0, len(axes), across)]
+    for row, (section, some) in zip(lines, rows, strict=True):
         for panel, name in zip(row, references, strict=True):
             if group := [one for one in some if one.against == name]:
                 draw_panel(panel, section, group, styles)
@@ -60,11 +58,11 @@ def _draw(rows: Sequence[tuple[Section, Sequence[Planned]]], references: Sequenc
                 panel.set_axis_off()
         names = filter(None, [section.name, some[0].among, some[0].between])
         row[0].set_title(no_math(", ".join(names)), loc="left")
-    for column, name in zip(panels.T, references, strict=True):
+    for column, name in zip(zip(*lines, strict=True), references, strict=True):
         lowest = [panel for panel in column if panel.axison][-1]
-        lowest.set_xlabel(no_math(f"against {name}"))
+        lowest.set_xlabel(no_math(f"against {spelled(name)}"))
         lowest.tick_params(labelbottom=True)
-    add_legend(figure, styles)
+    legend(figure, legend_styles(styles))
     first = rows[0][0]
     metric = METRICS[first.layout.metric]
     unit = " (points)" if metric.percent else ""

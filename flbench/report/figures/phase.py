@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name
-from flbench.report.figures.style import COLOR_MAP, is_lowest, no_math, scale_of, set_title
+from flbench.report.figures.style import COLOR_MAP, WIDTH, no_math, panels, scale_of, set_title, spelled
 from flbench.report.planned import Planned
 from flbench.report.ticks import Tick
 
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 #: Fewer places than this on an axis make no diagram.
 FEWEST = 3
 
-#: Width and height of a place in inches, and most maps side by side.
-_PLACE, _ACROSS = (0.47, 0.34), 2
+#: Least width and height of a place in inches.
+_PLACE = 0.42, 0.34
 
 
 @FIGURES.register("phase", "the gain of planned comparisons over two axes of columns", order=5, on_first_page=True)
@@ -54,24 +53,18 @@ def _draw(section: Section, some: Sequence[Planned]) -> Drawing:
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
 
     ticks, values = _ticks(some), list(dict.fromkeys(one.value for one in some))
-    across = min(_ACROSS, len(values))
-    down = math.ceil(len(values) / across)
-    size = (_PLACE[0] * len(ticks[1]) + 0.45) * across + 1.9, (_PLACE[1] * len(ticks[0]) + 0.45) * down + 0.8
-    figure = Figure(figsize=size, layout="constrained")
-    axes = list(figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel())
+    across = max(1, min(2, int(WIDTH / (_PLACE[0] * len(ticks[1])))))
+    height = _PLACE[1] * len(ticks[0]) + 0.45
+    figure, axes = panels(len(values), across=across, height=height, sharex=True, sharey=True)
     metric, scale, against = METRICS[section.layout.metric], scale_of(section.layout.metric), some[0].reference
     means = [scale * one.contrast.difference.mean for one in some]
     shade = Normalize(min(means), max(means))
     colors = colormaps[f"{COLOR_MAP}{'_r' if metric.lower_is_better else ''}"]
-    for index, (panel, value) in enumerate(zip(axes, values, strict=False)):
+    for panel, value in zip(axes, values, strict=True):
         _draw_map(panel, [one for one in some if one.value == value], ticks, scale, shade, colors)
-        panel.set_title(no_math(f"{value} against {against}"))
-        panel.tick_params(labelbottom=is_lowest(index, len(values), _ACROSS))
-    for spare in axes[len(values) :]:
-        spare.set_axis_off()
+        panel.set_title(no_math(f"{spelled(value)} against {spelled(against)}"))
     unit = " (points)" if metric.percent else ""
     figure.colorbar(ScalarMappable(shade, colors), ax=axes, label=f"gain in {metric.title}{unit}", fraction=0.05)
     names = ["E (local steps)" if axis == "local_steps" else axis for axis in some[0].place.axes]

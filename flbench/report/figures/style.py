@@ -6,6 +6,7 @@ The norm of a row sets colour and marker, its place on the other axes (method, h
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, count
@@ -16,7 +17,8 @@ from flbench.errors import UserError
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell
 from flbench.report.ticks import Tick
-from flbench.report.wording import gap_text, row_name
+from flbench.report.wording import gap_text
+from flbench.sums import sum_in_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,9 +58,22 @@ SHRINK = 7 / 9
 #: The same for a paper.
 PAPER: Any = {**STYLE, "font.size": SHRINK * STYLE["font.size"], "lines.markersize": 3, "axes.linewidth": 0.6}
 
-#: Most panels side by side before a new row begins, and a panel's size in inches.
-PANELS_ACROSS = 3
-PANEL = (3.3, 2.6)
+#: Width of every figure and height of a panel in inches; most panels side by side before a new row begins.
+WIDTH, HEIGHT, ACROSS = 8.6, 2.4, 3
+
+#: Names of norms in figures, by the first word of their label.
+SPELLED = {
+    "none": "no norm",
+    "ln": "layer norm",
+    "gn": "group norm",
+    "in": "instance norm",
+    "rms": "RMS norm",
+    "bn": "batch norm",
+    "fn": "feature norm",
+    "mean": "mean subtraction",
+    "scale": "constant",
+    "ws": "weight standardization",
+}
 
 #: Opacity of the band of mean ± one sample standard deviation.
 BAND = 0.15
@@ -157,20 +172,19 @@ def metric_label(metric: str) -> str:
 
 
 def panels(
-    count: int,
-    *,
-    panel: tuple[float, float] = PANEL,
-    across: int = PANELS_ACROSS,
-    beside: float = 1.6,
-    **options: Any,
+    count: int, *, across: int = ACROSS, height: float | Sequence[float] = HEIGHT, **options: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with ``count`` panels of a size in inches, and a space ``beside`` them for a legend."""
+    """Return a figure with ``count`` panels, of a height in inches or of one for each row of panels.
+
+    At most ``across`` are side by side, all rows equally many; the lowest ones have the labels of their axes.
+    """
     from matplotlib.figure import Figure
 
     down = math.ceil(count / across)
     across = math.ceil(count / down)
-    figure = Figure(figsize=(panel[0] * across + beside, panel[1] * down + 0.5), layout="constrained")
-    axes = list(figure.subplots(down, across, squeeze=False, **options).ravel())
+    heights = [height] * down if isinstance(height, float) else list(height)
+    figure = Figure(figsize=(WIDTH, sum_in_order(heights) + 0.5), layout="constrained")
+    axes = list(figure.subplots(down, across, squeeze=False, height_ratios=heights, **options).ravel())
     for spare in axes[count:]:
         spare.set_axis_off()
     for lowest in axes[max(0, count - across) : count]:
@@ -178,10 +192,12 @@ def panels(
     return figure, axes[:count]
 
 
-def is_lowest(index: int, count: int, across: int = PANELS_ACROSS) -> bool:
+def is_lowest(panel: Axes) -> bool:
     """Return whether a panel of ``panels`` has none below it."""
-    down = math.ceil(count / across)
-    return index + math.ceil(count / down) >= count
+    place = panel.get_subplotspec()
+    assert place is not None
+    below = (one.get_subplotspec() for one in panel.figure.axes if one.axison)
+    return not any(one and one.colspan == place.colspan and one.rowspan.start > place.rowspan.start for one in below)
 
 
 def set_log_ticks(panel: Axes, values: Sequence[float]) -> None:
@@ -202,14 +218,36 @@ def set_plain_numbers(axis: Axis) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def set_title(figure: Figure, title: str, size: str = "large") -> None:
+def set_title(figure: Figure, title: str) -> None:
     """Put a title above all panels, in as many lines as the figure's width requires."""
-    figure.suptitle(wrapped(title, figure.get_figwidth() - 0.2, size), fontsize=size)
+    figure.suptitle(wrapped(title, WIDTH - 0.2, "large"), fontsize="large")
 
 
-def set_panel_title(panel: Axes, title: str, inches: float) -> None:
-    """Put a title above a panel of a width in inches, in as many lines as keep it off the neighbours' titles."""
-    panel.set_title(wrapped(title, 0.75 * inches, "medium"))
+def set_panel_title(panel: Axes, title: str) -> None:
+    """Put a title above a panel, in as many lines as keep it off the neighbours' titles."""
+    panel.set_title(wrapped(title, 0.68 * panel_width(panel), "medium"))
+
+
+def panel_width(panel: Axes) -> float:
+    """Return the width in inches that a panel has with its labels."""
+    place = panel.get_subplotspec()
+    assert place is not None
+    return WIDTH / place.get_gridspec().ncols
+
+
+def spelled(norm: str) -> str:
+    """Return the label of a normalization in words.
+
+    >>> spelled("ln"), spelled("gn(groups=4)"), spelled("fn-layerwise"), spelled("silobn")
+    ('layer norm', 'group norm (groups=4)', 'feature norm layerwise', 'silobn')
+    """
+    name, rest = re.fullmatch(r"([a-z]*)(.*)", norm, re.DOTALL).groups()  # type: ignore[union-attr]
+    return f"{SPELLED.get(name, name)} {rest.removeprefix('-')}".strip() if name in SPELLED else norm
+
+
+def row_label(row: Sequence[Tick], axes: Sequence[str]) -> str:
+    """Return the name of a row in a figure: ``fedavg, layer norm``."""
+    return ", ".join(spelled(at.label) if axis == "norm" else at.label for axis, at in zip(axes, row, strict=True))
 
 
 def no_math(text: str) -> str:
@@ -237,30 +275,23 @@ def wrapped(text: str, inches: float, size: str | float) -> str:
     return no_math("\n".join(lines))
 
 
-def legend(figure: Figure, styles: Mapping[tuple[Tick, ...], LineStyle], axes: Sequence[str]) -> None:
-    """Put the names and styles of rows on the right of all panels."""
+def legend(figure: Figure, styles: Mapping[str, LineStyle]) -> None:
+    """Put names below all panels, each with its line, in a figure that grows by their lines."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], **style) for style in styles.values()]
-    names = [no_math(row_name(row)) for row in styles]
-    figure.legend(handles, names, loc="outside right center", title=", ".join(axes), handlelength=3.5)
+    legend_of(figure, [Line2D([], [], **style) for style in styles.values()], list(styles))
 
 
-def legend_below(figure: Figure, styles: Mapping[tuple[Tick, ...], LineStyle]) -> None:
-    """Put the names and styles of rows below all panels in a figure that grows by their lines.
-
-    Up to four are side by side, where the figure is wide enough.
-    """
+def legend_of(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None:
+    """Put names and what shows them below all panels, as many side by side as the figure's width has room for."""
     import matplotlib as mpl
-    from matplotlib.lines import Line2D
 
     size = mpl.rcParams["legend.fontsize"]
-    entry = max(text_width(row_name(row), size) for row in styles) + 0.8  # the line, and the space around it
-    across = min(4, len(styles), max(1, int(figure.get_figwidth() / entry)))
-    figure.set_figheight(figure.get_figheight() + 0.25 * math.ceil(len(styles) / across) + 0.2)
-    handles = [Line2D([], [], **style) for style in styles.values()]
-    names = [no_math(row_name(row)) for row in styles]
-    figure.legend(handles, names, loc="outside lower center", ncols=across, handlelength=3)
+    entry = max(text_width(name, size) for name in names) + 0.8  # the mark, and the space around it
+    across = min(len(names), max(1, int(WIDTH / entry)))
+    across = math.ceil(len(names) / math.ceil(len(names) / across))
+    figure.set_figheight(figure.get_figheight() + 0.22 * math.ceil(len(names) / across) + 0.1)
+    figure.legend(handles, [*map(no_math, names)], loc="outside lower center", ncols=across, handlelength=3)
 
 
 def annotate_gaps(panel: Axes, cells: Sequence[tuple[str, Cell]]) -> None:

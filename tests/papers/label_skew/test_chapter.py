@@ -372,7 +372,10 @@ def test_the_matrix_of_class_accuracies() -> None:
     collection = probed_runs(golden_measure, methods=["fedavg"], norms=NORMS[:2], partitions=["classes:1"])
     (drawing,) = draw(board(collection), "overfit")
     axes: Any = [panel for panel in drawing.figure.axes if panel.images]
-    assert [panel.get_title() for panel in axes] == ["fedavg none\nmean 90 → 47 %", "fedavg fn\nmean 90 → 87 %"]
+    assert [panel.get_title() for panel in axes] == [
+        "fedavg, no norm\nmean 90 → 47 %",
+        "fedavg, feature norm\nmean 90 → 87 %",
+    ]
     assert axes[0].images[0].get_array().tolist() == [[90.0] * 3, [100.0, 20.0, 20.0], [100.0, 20.0, 20.0]]
     assert "after 5 local steps" in drawing.caption
 

@@ -111,7 +111,7 @@ def test_the_figure_has_a_panel_a_column_and_a_line_a_norm_at_its_best_rate() ->
         assert list(none.get_xdata()) == list(fn.get_xdata()) == list(ROUNDS)
         assert none.get_ydata() == pytest.approx([to_one(SimpleNamespace(lr=1), at) for at in ROUNDS], rel=0.05)
         assert list(edge.get_ydata()) == [1, 1] and panel.get_yscale() == "log"
-        assert [text.get_text() for text in panel.texts] == ["lr: none 1, fn 1"]
+        assert [text.get_text() for text in panel.texts] == ["lr: no norm 1, feature norm 1"]
 
 
 @pytest.mark.nightly
