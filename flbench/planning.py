@@ -40,6 +40,10 @@ from flbench.sweeps import Sweep
 Needed = Literal["data", "content", "nothing"]
 
 
+#: Beside a plan's spec.yaml: the options of the sweep's command line.
+OPTIONS = "options.json"
+
+
 class ResolvedData(NamedTuple):
     """Experiments that name the content of their data, and what users should know about how these were read."""
 
@@ -163,8 +167,11 @@ def changed_code(store: Store, experiments: Sequence[Experiment]) -> tuple[str, 
 def write_plan(store: Store, sweep: Sweep) -> Path:
     """Write a sweep's spec and plan into the store, unless it has the same; return the plan's directory."""
     directory = store.sweeps / sweep.name / sweep.spec_hash
-    spec = "".join(f"# {option}\n" for option in sweep.options) + sweep.source
-    contents = {"spec.yaml": spec.encode(), "plan.jsonl": encode_plan(sweep.experiments)}
+    contents = {
+        "spec.yaml": sweep.source.encode(),
+        OPTIONS: strict_json.pretty({"schema": 1, "options": list(sweep.options)}),
+        "plan.jsonl": encode_plan(sweep.experiments),
+    }
     if sweep.search is not None:
         contents = {SEARCH: strict_json.pretty(sweep.search.to_json()), **contents}
     with store.usable():

@@ -28,6 +28,7 @@ from flbench.messages import counted
 from flbench.registry import DATASETS
 from flbench.store import Store, files
 from flbench.tracking.mode import choose
+from flbench.tracking.sink import NotTracked
 from flbench.tracking.trackers import TensorBoard
 
 #: Seconds that a command of the system may take to answer.
@@ -200,10 +201,11 @@ def _wandb() -> Finding:
         installed = version("wandb")
     except PackageNotFoundError:
         return Finding("wandb", "absent", "not installed; needed only to mirror runs to Weights & Biases")
-    choice = choose("auto")
-    if choice.mode == "off":
-        return Finding("wandb", "absent", f"{installed}; sweeps are not mirrored", choice.note)
-    return Finding("wandb", "ok", f"{installed}, server {choice.server}; `wandb: {{mode: auto}}` is {choice.mode}")
+    try:
+        mode, server = choose("auto")
+    except NotTracked as off:
+        return Finding("wandb", "absent", f"{installed}; sweeps are not mirrored", str(off))
+    return Finding("wandb", "ok", f"{installed}, server {server}; `wandb: {{mode: auto}}` is {mode}")
 
 
 def _tensorboard() -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,15 +11,12 @@ from pathlib import Path
 
 from flbench.choices import TrackingMode
 from flbench.errors import UserError
-from flbench.planning import with_planned_data
-from flbench.store import RunRequest, Store, read_plan
+from flbench.planning import OPTIONS, with_planned_data
+from flbench.store import RunRequest, Store, read_plan, strict_json
 from flbench.sweeps import Sweep, load_sweep
 from flbench.tracking.sink import Tracker
 from flbench.tracking.sweep_view import MakeSweepView
 from flbench.tracking.trackers import Wandb
-
-#: How the first lines of a plan's spec.yaml begin: the options of the sweep's command line, as comments.
-OPTIONS = ("# --set ", "# --only ", "# --limit ")
 
 
 @dataclass(frozen=True)
@@ -91,27 +89,34 @@ def sweeps_by_run(store: Store) -> dict[str, list[str]]:
 def planned_sweep(plan: Path) -> Sweep:
     """Return the sweep of a plan, with the options that were given on its command line.
 
-    The first lines of the spec hold these options as comments. A comment of the user's own may have the same form, so
-    try fewer and fewer lines until the sweep has the plan's hash.
-
     Raises:
         UserError: the sweep cannot be read, or differs from the one that was planned.
     """
     path = plan / "spec.yaml"
-    text = path.read_text("utf-8", errors="replace")  # load_sweep names what is no text
-    given = list(takewhile(lambda line: line.startswith(OPTIONS), text.splitlines()))
+    stored = strict_json.read_json(plan / OPTIONS)
     problem = UserError(f"{path}: this is not the sweep that was planned; `flbench sweep` plans it again")
-    for count in range(len(given), -1, -1):
-        sets, only, limit = (
-            [line.removeprefix(option) for line in given[:count] if line.startswith(option)] for option in OPTIONS
-        )
+    for options in _options_in_comments(path) if stored is None else [stored.get("options")]:
+        given: dict[str, list[str]] = {"set": [], "only": [], "limit": []}
+        for option in options if isinstance(options, list) else ():
+            if found := re.fullmatch(r"--(set|only) (.+)|--(limit) (\d+)", str(option), re.DOTALL):
+                name, value = filter(None, found.groups())
+                given[name].append(value)
+        limit = int(given["limit"][0]) if given["limit"] else None
         try:
-            sweep = with_planned_data(load_sweep(path, sets, only, int(limit[0]) if limit else None), plan)
+            sweep = with_planned_data(load_sweep(path, given["set"], given["only"], limit), plan)
         except UserError as error:
             problem = error
-        except ValueError:
-            continue  # a comment such as "# --limit the runs to ..."
         else:
             if sweep.spec_hash == plan.name:
                 return sweep
     raise problem
+
+
+def _options_in_comments(path: Path) -> list[list[str]]:
+    """Return what may be the options of a plan that an earlier flbench has written, as the first lines of its spec.
+
+    The file's own first line may be such a comment, too: then there were no options.
+    """
+    lines = path.read_text("utf-8", errors="replace").splitlines()  # load_sweep names what is no text
+    comments = takewhile(re.compile("# --(set|only|limit) ").match, lines)
+    return [[line.removeprefix("# ") for line in comments], []]

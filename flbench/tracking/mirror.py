@@ -1,74 +1,82 @@
-"""Decide what to send to a tracker and when: finished runs once and in full, running ones live, a sweep at its end.
+"""Decide what to send to a tracker and when: runs once and in full, running ones now and then, a sweep at its end.
 
 Syncing never blocks training, and any step may fail: a failure only causes a warning, and the next sync sends the rest.
 """
 
 from __future__ import annotations
 
+import json
+import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flbench.config import digest
 from flbench.messages import counted
-from flbench.store import RunDir, RunRequest, RunState, Store
+from flbench.store import RunDir, RunRequest, Store, files, strict_json
+from flbench.store.strict_json import SCHEMA
 from flbench.tracking.run_view import RunView, failed_view, finished_view, rows_of, running_view
-from flbench.tracking.sink import OpenRun, RunDeleted, Sink, Target
-from flbench.tracking.sync_log import SyncLog
+from flbench.tracking.sink import RunDeleted, SendFailed, Sink, Target
 
 if TYPE_CHECKING:
     from flbench.tracking.sweep_view import SweepView
 
-#: Most runs that are sent live at a time; the others are sent once they have ended.
-MAX_LIVE = 8
+#: Least seconds between two scans of the store, and between two times that a running run is sent.
+PERIOD, LIVE_PERIOD = 2.0, 20.0
 
-#: Seconds for which a run must have been running before it is sent live; least seconds between two scans of the store.
-LIVE_AFTER, PERIOD = 20.0, 2.0
-
-#: After this many failures in a row, a tracker is considered down; next to a sweep, a run is tried at most this often.
+#: After this many failures in a row, a tracker is considered down.
 MAX_FAILURES = 3
 
-#: Seconds until the next try when the tracker is down: at first and at most; they double each time.
+#: Longest pause until the next try, in seconds: after the first failure, and after many.
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
+
+#: Seconds in which a tracker must have taken a run. wandb's service sometimes hangs, and wandb then waits forever.
+STUCK = 900.0
 
 
 class GivenUp(Exception):
     """The tracker cannot be used at present; the message says why."""
 
 
-@dataclass(frozen=True)
-class Counts:
-    """The progress of a job: ``mirrored`` runs are there in their current state, ``new`` of them by this process."""
+class SyncLog:
+    """What a target has (a project on a server, or files): a JSON line for each run that was sent; the last one counts.
 
-    total: int
-    mirrored: int
-    new: int
-    failed: int
+    If a line is lost, the run is sent once more.
 
-    @property
-    def unfinished(self) -> int:
-        """Return the number of runs that have not ended yet."""
-        return self.total - self.mirrored - self.failed
+    Raises:
+        OSError: the file cannot be read.
+    """
 
+    def __init__(self, path: Path, target: str) -> None:
+        self._path, self._target = path, target
+        self._digests: dict[str, str] = {}
+        for line in (files.read_bytes(path) or b"").splitlines():
+            try:
+                raw: Any = json.loads(line)
+            except ValueError:
+                continue  # cut off by a crash
+            if isinstance(raw, Mapping) and raw.get("schema") == SCHEMA and raw.get("target") == target:
+                self._digests[str(raw.get("run"))] = str(raw.get("digest"))
 
-@dataclass
-class Session:
-    """A run that is being sent, and the records of it that were sent."""
+    def has(self, run_id: str, version: str) -> bool:
+        """Return whether this is the digest of what the target has of a run."""
+        return self._digests.get(run_id) == version
 
-    run: OpenRun
-    sent: Sequence[Mapping[str, Any]] = ()
+    def begin(self, run_id: str) -> None:
+        """Forget what the target has of a run, which is about to be replaced; raises OSError."""
+        if self._digests.get(run_id):
+            self.add(run_id, "")
 
-    def is_continued_by(self, records: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether these records begin with those that were sent."""
-        return list(records[: len(self.sent)]) == list(self.sent)
-
-    def log(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Send the records that were not sent yet."""
-        self.run.log(rows_of(records[len(self.sent) :]))
-        self.sent = list(records)
+    def add(self, run_id: str, version: str) -> None:
+        """Record the digest of what the target has of a run; raises OSError."""
+        files.make_directory(self._path.parent, self._path.parents[1])
+        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        line = {"schema": SCHEMA, "target": self._target, "run": run_id, "digest": version, "time": now}
+        files.append_line(self._path, strict_json.to_line(line))
+        self._digests[run_id] = version
 
 
 class Mirror:
@@ -80,7 +88,7 @@ class Mirror:
         sweeps: for each run, the names of the sweeps that contain it.
         target: where runs are sent.
         say: reports a line to the user.
-        beat: called before and after each step, with a text that says how far the mirror is and what it waits for.
+        show: shows how far the mirror is and what it waits for.
     """
 
     def __init__(
@@ -91,77 +99,72 @@ class Mirror:
         target: Target,
         *,
         say: Callable[[str], None],
-        beat: Callable[[str], object] = lambda doing: None,
+        show: Callable[[str], object] = lambda doing: None,
     ) -> None:
         self._store, self._sweeps, self._target = store, sweeps, target
         self._log = SyncLog(target.log, target.name)
-        self._say, self._show = say, beat
+        self._say, self._show = say, show
         self._sink: Sink | None = None
         self._total, self._pending = len(runs), dict(runs)
         self._mirrored: dict[str, str] = {}
         self._failed: list[str] = []
-        self._live: dict[str, Session] = {}
-        self._first_seen: dict[str, float] = {}
-        self._failures: Counter[str] = Counter()
-        self._failures_in_a_row, self._pauses, self._resume_at = 0, 0, 0.0
-        self._new, self._pace, self._next_start = 0, 0.0, 0.0
+        self._live: dict[str, tuple[float, int]] = {}  # when a running run was sent last, and its evaluations then
+        self._new = 0
+        self.url: str | None = None
 
     @property
-    def counts(self) -> Counts:
-        """Return the progress of the job."""
-        return Counts(self._total, len(self._mirrored), self._new, len(self._failed))
+    def counts(self) -> dict[str, int]:
+        """Return the progress of the job: ``mirrored`` runs are there as they are now, ``new`` of them by this process.
 
-    @property
-    def url(self) -> str | None:
-        """Return the address of the project's page; None if unknown."""
-        return self._sink.url if self._sink else None
-
-    def follow(self, wait: Callable[[float], bool]) -> None:
-        """Send runs as they change, until ``wait(seconds)`` returns True because the sweep has ended.
-
-        Then end the runs that are sent live, and close the sink's service, which has the priority of this thread.
+        ``unfinished`` runs have not ended yet.
         """
-        cost, self._pace = 0.0, self._target.pace
-        while not wait(max(PERIOD, 10 * cost)):
-            self._beat("following the sweep")
-            if (start := time.monotonic()) < self._resume_at:
-                continue
-            self._log.refresh()
-            for run_id in list(self._pending):
-                if self._failures[run_id] < MAX_FAILURES:
-                    self._sync_run(run_id, last=False)
-                if time.monotonic() < self._resume_at:
-                    break
-            cost = min(60.0, time.monotonic() - start)
-        self._pace = 0.0
-        with suppress(GivenUp):  # `finish` tries again
-            for run_id in list(self._live):
-                self._sync_run(run_id, last=True)
-        if self._sink is not None:
-            self._sink.restart()
+        total, mirrored, failed = self._total, len(self._mirrored), len(self._failed)
+        unfinished = total - mirrored - failed
+        return {"total": total, "mirrored": mirrored, "new": self._new, "failed": failed, "unfinished": unfinished}
+
+    def follow(self, ended: Callable[[float], bool]) -> None:
+        """Send runs as they change, until ``ended(seconds)``, which waits so long, returns True.
+
+        After a failure pause, longer each time. The pauses are random: otherwise the mirrors of many sweeps return to a
+        server at the same moment.
+        """
+        from tenacity import RetryError, Retrying, retry_if_exception_type, retry_if_result, wait_random_exponential
+
+        def sleep(seconds: float) -> None:
+            ended(seconds)
+
+        patiently = Retrying(
+            retry=retry_if_exception_type(GivenUp) | retry_if_result(lambda _: bool(self._failed)),
+            wait=wait_random_exponential(FIRST_PAUSE, LONGEST_PAUSE),
+            before_sleep=lambda state: self._say(f"the next try is in {state.upcoming_sleep:.0f} s"),
+            sleep=sleep,
+            stop=lambda state: ended(0),
+        )
+        cost = 0.0
+        with suppress(RetryError):  # `finish` tries again
+            while not ended(max(PERIOD, 10 * cost)):
+                cost = patiently(self._send_changed, last=False)
+        self.close()  # its service has the priority of this thread
 
     def finish(self) -> None:
         """Send all ended runs that were not sent yet, in up to two tries; raises GivenUp."""
-        self._failures_in_a_row = 0
         for _ in range(2):
-            run_ids = [*self._live, *(run_id for run_id in self._pending if run_id not in self._live)]
-            failed = [run_id for run_id in run_ids if not self._sync_run(run_id, last=True)]
-            if not failed:
+            self._send_changed(last=True)
+            if not self._failed:
                 return
-        self._failed = failed
 
     def send_sweep(self, run_id: str, make: Callable[[], SweepView]) -> bool:
         """Send the sweep itself if any of its runs has changed; return whether it was sent; raises GivenUp."""
         if not self._mirrored:
             return False
-        stamp = digest([sorted(self._mirrored.items()), sorted(self._failed), self._total])
-        if self._log.has(run_id, stamp):
+        version = digest([sorted(self._mirrored.items()), sorted(self._failed), self._total])
+        if self._log.has(run_id, version):
             return False
         try:
-            self._beat("drawing the sweep's table and figures")
-            view, sink = make(), self._open_sink()
-            self._beat(f"sending the sweep's table and figures, waiting for {self._target.service}")
-            self._log.add(run_id, stamp, sink.send_sweep(view))
+            self._report("drawing the sweep's table and figures")
+            view = make()
+            self._report(f"sending the sweep's table and figures, waiting for {self._target.service}")
+            self._send(run_id, version, lambda sink: sink.send_sweep(view))
         except Exception as error:
             raise GivenUp(f"the sweep's table and figures could not be sent: {_first_line(error)}") from None
         return True
@@ -169,79 +172,82 @@ class Mirror:
     def close(self) -> None:
         """Close the sink."""
         if self._sink is not None:
-            self._beat(f"closing {self._target.service}")
-            self._sink.close()
+            self._report(f"closing {self._target.service}")
+            with suppress(Exception):
+                self._in_time(self._sink.close)
 
-    def _beat(self, doing: str) -> None:
+    def _report(self, doing: str) -> None:
         self._show(f"{len(self._mirrored)}/{counted(self._total, 'run')}, {doing}")
 
-    def _sync_run(self, run_id: str, *, last: bool) -> bool:
-        """Send the changes of one run; return False if that failed."""
-        self._beat("reading the store")
-        requested, sweeps = self._pending[run_id], self._sweeps.get(run_id, ())
-        try:
-            run = self._store.run(run_id)
-            state = run.state(requested)
-            if state.status == "running" and not last:
-                self._send_running(run, state, requested)
-            elif (state.status == "done" or last) and (found := finished_view(run, sweeps)) is not None:
-                view, result = found
-                self._send_ended(view, lambda: run.metrics(result))
-            elif last and state.status in ("failed", "lost"):
-                if (view_of_failure := failed_view(run, sweeps, state)) is not None:
-                    self._send_ended(view_of_failure, run.metrics)
-            elif (session := self._live.pop(run_id, None)) is not None:
-                session.run.interrupt()  # it is sent again in full
-        except GivenUp:
-            raise
-        except Exception as error:
-            self._note_failure(run_id, error, last)
-            return False
-        return True
-
-    def _send_ended(self, view: RunView, read_records: Callable[[], Sequence[dict[str, Any]]]) -> None:
-        """Send a run that has ended, unless its current state was sent."""
-        if not self._log.has(view.run_id, view.digest):
-            records = read_records()
+    def _send_changed(self, *, last: bool) -> float:
+        """Send all runs that have changed; return the seconds that it took, at most a minute; raises GivenUp."""
+        start, in_a_row = time.monotonic(), 0
+        self._failed = []
+        for run_id in list(self._pending):
+            self._report("reading the store")
             try:
-                session = self._session(view, records)
-                session.log(records)
-                del self._live[view.run_id]
-                segment = session.run.finish(view)
-            except RunDeleted as error:
-                self._say(str(error))
-                segment = ""
-            self._log.add(view.run_id, view.digest, segment)
-            self._new += 1
-            self._failures_in_a_row, self._pauses = 0, 0
-        self._mirrored[view.run_id] = view.digest
-        del self._pending[view.run_id]
+                sent = self._sync_run(run_id, last=last)
+            except GivenUp:
+                raise
+            except Exception as error:
+                self._say(f"warning: run {run_id} could not be sent: {_first_line(error)}")
+                self.close()  # the tracker's service may have died
+                self._failed.append(run_id)
+                in_a_row += 1
+                if in_a_row == MAX_FAILURES:
+                    raise GivenUp(f"gave up after {MAX_FAILURES} failures in a row") from None
+            else:
+                in_a_row = 0 if sent else in_a_row
+        return min(60.0, time.monotonic() - start)
 
-    def _send_running(self, run: RunDir, state: RunState, requested: RunRequest) -> None:
-        """Send the new records of a running run, if fewer than ``MAX_LIVE`` others are sent live."""
-        since = self._first_seen.setdefault(run.run_id, time.monotonic())
-        if not self._target.live or time.monotonic() - since < LIVE_AFTER:
-            return
-        if run.run_id not in self._live and len(self._live) >= MAX_LIVE:
-            return
-        view = running_view(run, self._sweeps.get(run.run_id, ()), state, requested.rounds)
-        records = run.attempts()[-1].records()
-        if view is not None and records:
-            self._session(view, records).log(records)
+    def _sync_run(self, run_id: str, *, last: bool) -> bool:
+        """Send a run if it has changed; return whether it was sent."""
+        changed = self._changed(self._store.run(run_id), last=last)
+        if changed is None:
+            return False
+        view, read_records = changed
+        running = view.status == "running"
+        if unsent := running or not self._log.has(run_id, view.digest):
+            rows = rows_of(read_records())
+            self._report(f"waiting for {self._target.service}")
+            self._send(run_id, "" if running else view.digest, lambda sink: sink.send(view, rows))
+            time.sleep(0 if last else self._target.pace)
+        if not running:
+            self._new += unsent
+            self._mirrored[run_id] = view.digest
+            del self._pending[run_id]
+        return unsent
 
-    def _session(self, view: RunView, records: Sequence[dict[str, Any]]) -> Session:
-        """Return the open session of a run, or a new one if there is none that these records continue."""
-        self._beat(f"waiting for {self._target.service}")
-        session = self._live.pop(view.run_id, None)
-        if session is not None and not session.is_continued_by(records):
-            session.run.interrupt()
-            session = None
-        if session is None:
-            time.sleep(max(0.0, self._next_start - time.monotonic()))
-            self._next_start = time.monotonic() + self._pace
-            session = Session(self._open_sink().open(view))
-        self._live[view.run_id] = session
-        return session
+    def _changed(self, run: RunDir, *, last: bool) -> tuple[RunView, Callable[[], Sequence[dict[str, Any]]]] | None:
+        """Return the present state of a run, and how to read its records; None if it is not sent now."""
+        requested, sweeps = self._pending[run.run_id], self._sweeps.get(run.run_id, ())
+        state = run.state(requested)
+        if state.status == "running" and not last:
+            now = time.monotonic()
+            before, count = self._live.setdefault(run.run_id, (now, -1))
+            if not self._target.live or now - before < LIVE_PERIOD:
+                return None
+            records = run.attempts()[-1].records()
+            self._live[run.run_id] = now, len(records)
+            view = running_view(run, sweeps, state, requested.rounds)
+            return None if view is None or len(records) == count else (view, lambda: records)
+        if (state.status == "done" or last) and (found := finished_view(run, sweeps)) is not None:
+            view, result = found
+            return view, lambda: run.metrics(result)
+        if last and state.status in ("failed", "lost"):
+            view = failed_view(run, sweeps, state)
+            return None if view is None else (view, run.metrics)
+        return None
+
+    def _send(self, run_id: str, version: str, send: Callable[[Sink], None]) -> None:
+        """Send something and record its version, if any. A kill at any moment leaves a log without a false claim."""
+        self._log.begin(run_id)
+        try:
+            self._in_time(lambda: send(self._open_sink()))
+        except RunDeleted as error:
+            self._say(str(error))
+        if version:
+            self._log.add(run_id, version)
 
     def _open_sink(self) -> Sink:
         if self._sink is None:
@@ -251,22 +257,23 @@ class Mirror:
                 raise GivenUp(f"the tracker cannot be used here: {_first_line(error)}") from None
         return self._sink
 
-    def _note_failure(self, run_id: str, error: Exception, last: bool) -> None:
-        self._say(f"warning: run {run_id} could not be sent: {_first_line(error)}")
-        # The tracker's service may have died with all open sessions: send those runs again in full.
-        self._live.clear()
+    def _in_time(self, call: Callable[[], object]) -> None:
+        """Make a call in another thread, and leave that alone after ``STUCK`` seconds; raises SendFailed then."""
+        answer: Future[None] = Future()
+
+        def make() -> None:
+            try:
+                call()
+                answer.set_result(None)
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=make, daemon=True).start()
+        if not wait([answer], STUCK).done:
+            raise SendFailed(f"{self._target.service} did not answer for {STUCK:.0f} s")
+        answer.result()
         if self._sink is not None:
-            self._sink.restart()
-        self._failures[run_id] += not self._failures_in_a_row  # count it for the run only if the previous one was sent
-        self._failures_in_a_row += 1
-        if self._failures_in_a_row < MAX_FAILURES:
-            return
-        if last:
-            raise GivenUp(f"gave up after {MAX_FAILURES} failures in a row")
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._pauses)
-        self._pauses += 1
-        self._resume_at = time.monotonic() + pause
-        self._say(f"warning: {self._target.service} cannot be used at present; the next try is in {pause:.0f} s")
+            self.url = self._sink.url or self.url
 
 
 def _first_line(error: Exception) -> str:

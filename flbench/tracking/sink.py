@@ -1,7 +1,7 @@
 """The interface of trackers: what one declares, where it sends runs, and how.
 
 The store holds all results; a tracker shows them elsewhere. The mirror sends a run in full and under its id, unless the
-log of the target says that its present state was sent. So a sink needs no state of its own, and opening a run replaces
+log of the target says that its present state was sent. So a sink needs no state of its own, and sending a run replaces
 what an earlier try has left of it.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flbench.errors import InvalidComponent, UserError
 from flbench.registry import TRACKERS, Component, UnknownName
@@ -31,37 +31,29 @@ RESERVED_BYTES = 4 * ROOM
 Row = Mapping[str, Any]
 
 
-class OpenRun(Protocol):
-    """A run that is being sent. Each method may raise any Exception: the run is then sent again, from its start."""
+class Sink(ABC):
+    """An open connection to a tracker, or its files. Opening it raises ImportError or OSError if it cannot be used.
 
-    def log(self, rows: Sequence[Row]) -> None:
-        """Send further evaluations, in order."""
+    Any exception of ``send`` and ``send_sweep`` means that nothing was sent; the mirror tries again.
+    """
 
-    def finish(self, view: RunView) -> str:
-        """Send the run's result and end it; return the name of its files if it has any, for the log."""
+    #: The address that shows the runs; None if unknown.
+    url: str | None = None
 
-    def interrupt(self) -> None:
-        """End a run without its result: it was interrupted, and is sent again in full."""
+    @abstractmethod
+    def send(self, view: RunView, rows: Sequence[Row]) -> None:
+        """Send a run with all its evaluations under ``view.run_id``, in place of what was sent of it before.
 
+        When this returns, the run is on the server or in closed files. A running run is sent again later, with more
+        evaluations.
+        """
 
-class Sink(Protocol):
-    """An open connection to a tracker, or its files. Opening it raises ImportError or OSError if it cannot be used."""
+    @abstractmethod
+    def send_sweep(self, view: SweepView) -> None:
+        """Send a sweep's table and figures under ``view.run_id``, as ``send`` does."""
 
-    @property
-    def url(self) -> str | None:
-        """The address that shows the runs; None if unknown."""
-
-    def open(self, view: RunView) -> OpenRun:
-        """Start a run under ``view.run_id``, in place of what was sent of it before."""
-
-    def send_sweep(self, view: SweepView) -> str:
-        """Send a sweep's table and figures under ``view.run_id``; return as ``OpenRun.finish`` does."""
-
-    def restart(self) -> None:
-        """Forget open runs, after a failure or when training has ended; must not raise."""
-
-    def close(self) -> None:
-        """Release what the sink holds; must not raise."""
+    def close(self) -> None:  # noqa: B027  most sinks hold nothing
+        """Release what the sink holds, after a failure or at the end; it may be used again. Must not raise."""
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
-import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -20,12 +18,9 @@ from flbench.errors import UserError
 from flbench.messages import some_of
 from flbench.store import Store
 from flbench.tracking.jobs import Job, sweeps_by_run
-from flbench.tracking.mirror import Counts, GivenUp, Mirror
+from flbench.tracking.mirror import GivenUp, Mirror
 from flbench.tracking.sink import NotTracked, Target, Tracker
 from flbench.tracking.sweep_view import sweep_run_id
-
-#: Seconds without progress after which a tracker is considered hanging and the process exits.
-STUCK = 900
 
 
 @dataclass(frozen=True)
@@ -35,35 +30,31 @@ class SyncResult:
     sweep: str
     tracker: str = ""
     mode: UsedTrackingMode = "off"
-    counts: Counts | None = None
     told_sweep: bool = False
     url: str | None = None
     problem: str = ""
     note: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
         """Return whether all ended runs are mirrored."""
-        return not self.problem and not (self.counts and self.counts.failed)
+        return not self.problem and not self.counts.get("failed")
 
     def json(self) -> dict[str, Any]:
         """Return the result as plain JSON."""
-        counts = self.counts
-        return {
-            **{name: value for name, value in asdict(self).items() if name != "counts"},
-            **({**asdict(counts), "unfinished": counts.unfinished} if counts else {}),
-        }
+        return {**{name: value for name, value in asdict(self).items() if name != "counts"}, **self.counts}
 
     def line(self, target: Target | None = None) -> str:
         """Return a line for the user; ``target`` is where the runs were sent, if any."""
-        if self.counts is None or target is None:
+        if not self.counts or target is None:
             return f"{self.sweep}: {f'warning: {self.problem}' if self.problem else self.note}"
-        counts = self.counts
-        runs = some_of(counts.mirrored, counts.total, "run", "is")
-        parts = [f"{self.sweep}: {runs} {target.where}, {counts.new} of them new"]
-        parts += [f"{counts.failed} could not be sent"] if counts.failed else []
+        mirrored, failed = self.counts["mirrored"], self.counts["failed"]
+        runs = some_of(mirrored, self.counts["total"], "run", "is")
+        parts = [f"{self.sweep}: {runs} {target.where}, {self.counts['new']} of them new"]
+        parts += [f"{failed} could not be sent"] if failed else []
         parts += [self.problem] if self.problem else []
-        parts += [target.hint] if target.hint and counts.mirrored else []
+        parts += [target.hint] if target.hint and mirrored else []
         parts += [self.url] if self.url and target.mode == "online" else []
         return ("" if self.ok else "warning: ") + "; ".join(parts)
 
@@ -124,8 +115,8 @@ def _sync_to(
 
 
 def _sync(target: Target, store: Store, start: SyncResult, job: Job, output: Output, beside: bool) -> SyncResult:
-    with _locked(job.folder / f"{start.tracker}.lock", output.say), _watchdog(target.service, output) as beat:
-        mirror = Mirror(store, job.runs, sweeps_by_run(store), target, say=output.say, beat=beat)
+    with _locked(job.folder / f"{start.tracker}.lock", output.say):
+        mirror = Mirror(store, job.runs, sweeps_by_run(store), target, say=output.say, show=output.show)
         sent_sweep, problem = False, ""
         try:
             if beside:
@@ -146,17 +137,13 @@ def _sync(target: Target, store: Store, start: SyncResult, job: Job, output: Out
 def _follow(mirror: Mirror) -> None:
     """Mirror at low priority until standard input closes.
 
-    On Linux the priority is one of this thread and of the processes that it starts, so what follows has the usual one.
+    On Linux the priority is one of this thread and of what it starts, so what follows has the usual one. Kernels with
+    autogroups compare sessions first: this process has one of its own.
     """
-    with ThreadPoolExecutor(1, initializer=_yield_cores) as pool:
+    _set_autogroup(19)
+    with ThreadPoolExecutor(1, initializer=os.nice, initargs=(19,)) as pool:
         pool.submit(mirror.follow, _standard_input_closes).result()
     _set_autogroup(0)
-
-
-def _yield_cores() -> None:
-    """Give training priority on the cores; kernels with autogroups need the second step."""
-    os.nice(19)
-    _set_autogroup(19)
 
 
 def _set_autogroup(nice: int) -> None:
@@ -171,35 +158,19 @@ def _standard_input_closes(seconds: float) -> bool:
 
 
 @contextmanager
-def _watchdog(service: str, output: Output) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a step; end this process after ``STUCK`` seconds without a call of it."""
-
-    def end(*_: object) -> None:
-        output.say(f"warning: {service} did nothing for {STUCK} s; `flbench sync` continues from here")
-        os._exit(1)
-
-    def beat(doing: str) -> None:
-        signal.alarm(STUCK)
-        output.show(doing)
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(STUCK)
-    try:
-        yield beat
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-@contextmanager
 def _locked(path: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Wait until no other process mirrors the same job; skip the lock on file systems without locks."""
-    with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another process that mirrors the same sweep")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            pass
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        say("waiting for another process that mirrors the same sweep")
+        lock.acquire()
+    except OSError:
+        pass
+    try:
         yield
+    finally:
+        lock.release()

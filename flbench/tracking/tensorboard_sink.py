@@ -1,7 +1,7 @@
 """Write runs as TensorBoard's event files: a folder for each run, with its curves, settings and result.
 
-Only protocol buffers and the record format of the package ``tensorboard`` are used, neither torch nor TensorFlow.
-Curves have single precision, as everywhere in TensorBoard.
+Only protocol buffers and the record format of the package ``tensorboard`` are used, neither torch nor TensorFlow; its
+own writer of files would name them after this machine. Curves have single precision, as everywhere in TensorBoard.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flbench.tracking.run_view import settings_of
-from flbench.tracking.sink import Row, check_disk_space
+from flbench.tracking.sink import Row, Sink, check_disk_space
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flbench.tracking.sweep_view import SweepView
 
 
-class TensorBoardSink:
+class TensorBoardSink(Sink):
     """A folder of event files.
 
     Raises:
@@ -31,132 +31,94 @@ class TensorBoardSink:
         OSError: the folder cannot be created.
     """
 
-    url: str | None = None
-
     def __init__(self, folder: Path) -> None:
         import tensorboard  # noqa: F401  its parts are imported where they are used
 
         self._folder = folder
+        self._running: dict[str, tuple[Path, list[Row]]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
-    def open(self, view: RunView) -> TensorBoardRun:
-        """Return a new run in a folder of its own; raises SendFailed if the disk is nearly full."""
-        return TensorBoardRun(self._new_folder(view.name, view.run_id), view)
+    def send(self, view: RunView, rows: Sequence[Row]) -> None:
+        """Write a run's settings, its curves and, once it has ended, its result.
 
-    def send_sweep(self, view: SweepView) -> str:
-        """Write a sweep's table as text, and its figures as images; return the name of their folder."""
-        folder = self._new_folder(view.sweep, view.run_id)
-        with EventFile(folder) as events:
-            events.text("leaderboard", markdown_table(view.columns, view.rows))
-            for path in view.figures:
-                events.image(f"figures/{path.stem}", path)
-        return folder.name
+        Evaluations of a run that this sink has begun are appended: an open TensorBoard reads no file in place of
+        another.
+        """
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+        from tensorboard.plugins.text.summary_v2 import text_pb
 
-    def restart(self) -> None:
-        """Do nothing: a run that is sent again replaces its folder."""
-
-    def close(self) -> None:
-        """Do nothing: files are closed at the end of their runs."""
-
-    def _new_folder(self, name: str, run_id: str) -> Path:
         check_disk_space(self._folder)
+        path, sent = self._running.pop(view.run_id, (None, []))
+        summaries = []
+        if path is None or sent != rows[: len(sent)]:
+            path, sent = self._new_file(view.name, view.run_id), []
+            summaries.append((hparams_pb(settings_of(view.config), trial_id=view.run_id), 0, 0.0))
+        for row in rows[len(sent) :]:
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in row.items() if name != "round"]
+            summaries.append((Summary(value=values), row["round"], row.get("seconds", 0.0)))
+        if view.status != "running":
+            result = markdown_table(("", ""), [*view.summary.items(), ("tags", ", ".join(view.tags))])
+            summaries += [(text_pb("result", result), 0, 0.0), (_session_end(failed=view.exit_code > 0), 0, 0.0)]
+        _append(path, summaries)
+        if view.status == "running":
+            self._running[view.run_id] = path, list(rows)
+
+    def send_sweep(self, view: SweepView) -> None:
+        """Write a sweep's table as text, and its figures as images."""
+        from tensorboard.plugins.text.summary_v2 import text_pb
+
+        check_disk_space(self._folder)
+        table = text_pb("leaderboard", markdown_table(view.columns, view.rows))
+        path = self._new_file(view.sweep, view.run_id)
+        _append(path, [(summary, 0, 0.0) for summary in (table, *map(_image, view.figures))])
+
+    def _new_file(self, name: str, run_id: str) -> Path:
+        """Return the path of the file of a new folder, in place of an earlier one."""
         for earlier in self._folder.glob(f"*-{run_id}"):
             shutil.rmtree(earlier)
         readable = re.sub(r"[^\w.=+,()-]+", "_", name, flags=re.ASCII)  # a file system counts bytes
         folder = self._folder / f"{readable}-{run_id}"
         folder.mkdir()
-        return folder
+        return folder / f"events.out.tfevents.{time.time():.0f}.flbench"
 
 
-class TensorBoardRun:
-    """A run that is being written."""
+def _append(path: Path, summaries: Iterable[tuple[Summary, int, float]]) -> None:
+    """Append summaries to a file, each with its step and the seconds since the start of the run."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
-    def __init__(self, folder: Path, view: RunView) -> None:
-        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-
-        self._folder, self._events = folder, EventFile(folder)
-        self._events.add(hparams_pb(settings_of(view.config), trial_id=view.run_id))
-
-    def log(self, rows: Sequence[Row]) -> None:
-        """Write further evaluations, in order."""
-        for row in rows:
-            self._events.scalars(row)
-
-    def finish(self, view: RunView) -> str:
-        """Write the run's result and close its file; return the name of its folder."""
-        self._events.text("result", markdown_table(("", ""), [*view.summary.items(), ("tags", ", ".join(view.tags))]))
-        self._events.end(failed=view.exit_code > 0)
-        self._events.close()
-        return self._folder.name
-
-    def interrupt(self) -> None:
-        """Close the file."""
-        self._events.close()
+    start = float(path.name.split(".")[3])
+    events = [Event(wall_time=start + at, step=step, summary=summary) for summary, step, at in summaries]
+    if not path.exists():
+        events.insert(0, Event(wall_time=start, file_version="brain.Event:2"))
+    with path.open("ab") as file:
+        writer = RecordWriter(file)
+        for event in events:
+            writer.write(event.SerializeToString())
 
 
-class EventFile:
-    """An event file; whatever is added is on its way to the disk when the call returns."""
+def _image(path: Path) -> Summary:
+    """Return a PNG file as an image."""
+    from PIL import Image
+    from tensorboard.compat.proto.summary_pb2 import Summary
 
-    def __init__(self, folder: Path) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import RecordWriter
+    with Image.open(path) as image:
+        width, height = image.size
+    content = Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=path.read_bytes())
+    return Summary(value=[Summary.Value(tag=f"figures/{path.stem}", image=content)])
 
-        self._start = time.time()
-        self._file = (folder / f"events.out.tfevents.{self._start:.0f}.flbench").open("wb")
-        self._writer, self._event = RecordWriter(self._file), Event
-        self._write(Event(wall_time=self._start, file_version="brain.Event:2"))
 
-    def __enter__(self) -> EventFile:
-        return self
+def _session_end(*, failed: bool) -> Summary:
+    """Return how a run ended, for the table of settings and results."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def add(self, summary: Summary, step: int = 0, seconds: float = 0.0) -> None:
-        """Add values, ``seconds`` after the start of the file."""
-        self._write(self._event(wall_time=self._start + seconds, step=step, summary=summary))
-
-    def scalars(self, row: Row) -> None:
-        """Add the numbers of an evaluation."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in row.items() if name != "round"]
-        self.add(Summary(value=values), row["round"], row.get("seconds", 0.0))
-
-    def text(self, name: str, markdown: str) -> None:
-        """Add a text, which TensorBoard shows as Markdown."""
-        from tensorboard.plugins.text.summary_v2 import text_pb
-
-        self.add(text_pb(name, markdown))
-
-    def image(self, name: str, path: Path) -> None:
-        """Add a PNG file."""
-        from PIL import Image
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        with Image.open(path) as image:
-            width, height = image.size
-        content = Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=path.read_bytes())
-        self.add(Summary(value=[Summary.Value(tag=name, image=content)]))
-
-    def end(self, *, failed: bool) -> None:
-        """Add how the run ended, for the table of settings and results."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-
-        status = api_pb2.STATUS_FAILURE if failed else api_pb2.STATUS_SUCCESS
-        info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
-        about = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=info))
-        value = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=about, tensor=metadata.NULL_TENSOR)
-        self.add(Summary(value=[value]))
-
-    def close(self) -> None:
-        """Close the file; raises OSError if the disk is full."""
-        self._file.close()
-
-    def _write(self, event: Any) -> None:
-        self._writer.write(event.SerializeToString())
-        self._file.flush()
+    status = api_pb2.STATUS_FAILURE if failed else api_pb2.STATUS_SUCCESS
+    info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
+    about = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=info))
+    value = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=about, tensor=metadata.NULL_TENSOR)
+    return Summary(value=[value])
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

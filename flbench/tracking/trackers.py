@@ -11,7 +11,7 @@ from pathlib import Path
 from flbench.registry import TRACKERS
 from flbench.sweeps.track import WandbSettings
 from flbench.tracking.mode import choose
-from flbench.tracking.sink import NotTracked, Target, Tracker
+from flbench.tracking.sink import Target, Tracker
 
 
 @TRACKERS.register("wandb")
@@ -30,15 +30,13 @@ class Wandb(WandbSettings, Tracker):
         """Return the project on W&B, or its files in the store; raises NotTracked if W&B is turned off."""
         from flbench.tracking.wandb_sink import WandbSink
 
-        choice = choose(self.mode)
-        if choice.mode == "off":
-            raise NotTracked(choice.note, failed=choice.failed)
-        folder, online = store / "wandb", choice.mode == "online"
+        mode, server = choose(self.mode)
+        folder, online = store / "wandb", mode == "online"
         return Target(
-            name=f"{choice.server if online else 'files'}/{self.entity or ''}/{self.project}",
+            name=f"{server if online else 'files'}/{self.entity or ''}/{self.project}",
             log=folder / "mirrored.jsonl",
-            open=partial(WandbSink, choice.mode, choice.server, folder, self.project, self.entity),
-            mode=choice.mode,
+            open=partial(WandbSink, mode, folder, self.project, self.entity),
+            mode=mode,
             where="on W&B" if online else "in files",
             service="W&B's service" if online else "wandb's files",
             hint="" if online else f"upload: wandb sync {shlex.quote(str(folder))}/offline-run-*",

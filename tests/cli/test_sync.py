@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flbench.cli import app
+from flbench.errors import UserError
 from flbench.planning import write_plan
 from flbench.store import Store
 from flbench.sweeps import load_sweep
@@ -41,7 +42,7 @@ def test_all_sweeps_and_the_runs_of_no_sweep(tmp_path: Path, sink: FakeSink) -> 
     assert [(end["sweep"].split("/")[0], end["mirrored"], end["total"]) for end in ends] == [
         ("toy", 4, 4), ("runs of no sweep", 1, 1),
     ]  # fmt: skip
-    assert {session.view.run_id for session in sink.sessions} == {
+    assert set(sink.runs()) == {
         single.run_id,
         *(run.run_id for run in toys.experiments),
     }
@@ -59,7 +60,7 @@ def test_one_sweep_by_name_or_file(tmp_path: Path, sink: FakeSink) -> None:
 def test_the_mode_of_the_sweep_file_is_used(tmp_path: Path, sink: FakeSink) -> None:
     toys = planned(tmp_path, SPEC.replace("mode: offline", "mode: off"))
     result = sync("--store", toys.store.root)
-    assert (result.exit_code, sink.sessions) == (0, [])
+    assert (result.exit_code, sink.sent) == (0, [])
     assert "turned off" in result.stdout
 
 
@@ -77,7 +78,7 @@ def test_without_a_login_it_says_how_to_turn_it_on(
         assert "wandb login" in result.stdout
     asked = sync("--store", toys.store.root, "--mode", "auto", "--to", "wandb")
     assert (asked.exit_code, "warning: nothing is mirrored: not logged in" in asked.stdout) == (1, True)
-    assert sink.sessions == []
+    assert sink.sent == []
 
 
 def test_the_mode_set_by_wandb_applies_to_the_next_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,13 +94,46 @@ def test_the_mode_set_by_wandb_applies_to_the_next_sweep(tmp_path: Path, monkeyp
     assert "WANDB_RUN_ID" not in os.environ
 
 
+COMMENTED = "# --set is explained below\n" + SPEC
+
+
 def test_a_planned_sweep_is_loaded_with_its_options(tmp_path: Path) -> None:
     path = tmp_path / "toy.yaml"
-    path.write_text("# --set is explained below\n" + SPEC)
+    path.write_text(COMMENTED)
     given = load_sweep(path, ["axes.lr=[0.1, 0.2]", "wandb.mode=off"], ["norm=ln"], 3)
     again = planned_sweep(write_plan(Store(tmp_path / "store"), given))
     assert (again.spec_hash, again.options) == (given.spec_hash, given.options)
     assert again.spec.wandb.mode == "off"
+
+
+@pytest.mark.parametrize(
+    ("text", "options"), [(SPEC, {"sets": ["wandb.mode=off"], "only": ["norm=ln"], "limit": 1}), (COMMENTED, {})]
+)
+def test_a_plan_of_an_earlier_flbench_has_its_options_as_comments(
+    tmp_path: Path, text: str, options: dict[str, Any]
+) -> None:
+    path = tmp_path / "toy.yaml"
+    path.write_text(text)
+    given = load_sweep(path, **options)
+    plan = write_plan(Store(tmp_path / "store"), given)
+    (plan / "options.json").unlink()
+    (plan / "spec.yaml").write_text("".join(f"# {option}\n" for option in given.options) + text)
+    again = planned_sweep(plan)
+    assert (again.spec_hash, again.options) == (given.spec_hash, given.options)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"options": 5}', '{"options": ["--limit x", [], "--set"]}'])
+def test_damaged_options_of_a_plan_are_one_error_or_none(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "toy.yaml"
+    path.write_text(SPEC)
+    for given in (load_sweep(path), load_sweep(path, ["axes.lr=[0.1, 0.2]"])):
+        plan = write_plan(Store(tmp_path / "store"), given)
+        (plan / "options.json").write_text(content)
+        if given.options:
+            with pytest.raises(UserError, match="not the sweep that was planned"):
+                planned_sweep(plan)
+        else:
+            assert planned_sweep(plan).spec_hash == given.spec_hash
 
 
 def test_an_empty_store_and_an_unknown_sweep_are_errors(tmp_path: Path) -> None:
@@ -118,4 +152,4 @@ def test_an_unreadable_sweep_does_not_stop_the_others(tmp_path: Path, sink: Fake
     result = sync("--store", toys.store.root)
     assert result.exit_code == 1
     assert "other" in result.stdout
-    assert len(sink.sessions) == 4
+    assert len(sink.sent) == 4

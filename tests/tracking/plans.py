@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+
 from flbench.config import Experiment
 from flbench.planning import write_plan
 from flbench.store import RunRequest, Store
@@ -64,7 +66,8 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     """The environment of a user who has not set up W&B."""
     gone = ("wandb_", "http_proxy", "https_proxy", "all_proxy")
     kept = {name: value for name, value in os.environ.items() if not name.lower().startswith(gone)}
-    return {**kept, "HOME": str(home), "NETRC": str(home / "netrc"), **more}
+    fonts = {"MPLCONFIGDIR": matplotlib.get_cachedir()}  # to draw figures without another search for fonts
+    return {**kept, **fonts, "HOME": str(home), "NETRC": str(home / "netrc"), **more}
 
 
 def flbench(

@@ -16,70 +16,52 @@ import pytest
 from flbench.store import Attempt
 from flbench.tracking import mirror as module
 from flbench.tracking import sync
-from flbench.tracking.mirror import MAX_FAILURES, MAX_LIVE, GivenUp, Mirror
+from flbench.tracking.mirror import MAX_FAILURES, GivenUp, Mirror, SyncLog
 from flbench.tracking.run_view import RunView, rows_of
-from flbench.tracking.sink import Row, RunDeleted, Target
+from flbench.tracking.sink import Row, RunDeleted, Sink, Target
 from flbench.tracking.sweep_view import SweepView
 from tests.report.stores import claim, experiment, fail, finish
-from tests.tracking.plans import SPEC, Planned, planned
-
-MANY = SPEC.replace("[0, 1]", "{range: [0, 8]}")
+from tests.tracking.plans import Planned, planned
 
 
 @dataclass
-class Session:
+class Sent:
     view: RunView
-    rows: list[Mapping[str, Any]] = field(default_factory=list)
-    ended: str = ""
-    started: float = field(default_factory=time.monotonic)
-
-    def log(self, rows: Sequence[Row]) -> None:
-        self.rows += rows
-
-    def finish(self, view: RunView) -> str:
-        self.view, self.ended = view, view.status
-        return ""
-
-    def interrupt(self) -> None:
-        self.ended = "interrupted"
+    rows: Sequence[Mapping[str, Any]]
+    at: float = field(default_factory=time.monotonic)
 
 
 @dataclass
-class FakeSink:
-    """``fails`` returns the error that opening a run raises, if any."""
+class FakeSink(Sink):
+    """``fails`` returns the error that sending a run raises, if any."""
 
-    fails: Callable[[str], Exception | None] = lambda run_id: None
-    sessions: list[Session] = field(default_factory=list)
+    fails: Callable[[str], BaseException | None] = lambda run_id: None
+    sent: list[Sent] = field(default_factory=list)
     sweeps: list[SweepView] = field(default_factory=list)
     tries: list[str] = field(default_factory=list)
-    restarts: int = 0
-    url: str | None = None
+    closed: int = 0
 
-    def open(self, view: RunView) -> Session:
+    def send(self, view: RunView, rows: Sequence[Row]) -> None:
         self.tries.append(view.run_id)
         if (error := self.fails(view.run_id)) is not None:
             raise error
-        self.sessions.append(Session(view))
-        return self.sessions[-1]
+        self.sent.append(Sent(view, rows))
 
-    def send_sweep(self, view: SweepView) -> str:
+    def send_sweep(self, view: SweepView) -> None:
         self.sweeps.append(view)
-        return ""
-
-    def restart(self) -> None:
-        self.restarts += 1
 
     def close(self) -> None:
-        pass
+        self.closed += 1
 
-    def live(self) -> list[Session]:
-        return [session for session in self.sessions if not session.ended]
+    def runs(self) -> dict[str, list[Mapping[str, Any]]]:
+        """What the tracker shows: the last version of each run."""
+        return {sent.view.run_id: list(sent.rows) for sent in self.sent}
 
 
 @pytest.fixture(autouse=True)
-def no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LIVE_AFTER", 0.0)
-    monkeypatch.setattr(module, "PERIOD", 0.0)
+def no_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LIVE_PERIOD", "PERIOD", "FIRST_PAUSE"):
+        monkeypatch.setattr(module, name, 0.0)
 
 
 def mirror(
@@ -87,25 +69,36 @@ def mirror(
     sink: FakeSink,
     *,
     say: Callable[[str], None] = print,
-    beat: Callable[[str], None] = lambda doing: None,
+    show: Callable[[str], None] = lambda doing: None,
     pace: float = 0.0,
 ) -> Mirror:
     log = toys.store.root / "wandb/mirrored.jsonl"
     target = Target("target", log, lambda: sink, "online", "on the list", "the list's service", pace=pace)
-    return Mirror(toys.store, toys.requests, {}, target, say=say, beat=beat)
+    return Mirror(toys.store, toys.requests, {}, target, say=say, show=show)
 
 
 def scans(count: int, between: Callable[[int], None] = lambda number: None) -> Callable[[float], bool]:
     """A sweep that lasts ``count`` scans of the store; ``between`` is called before each."""
     numbers = iter(range(count + 1))
+    over: list[bool] = []
 
     def wait(_: float) -> bool:
-        number = next(numbers)
-        if number < count:
+        if not over and (number := next(numbers)) < count:
             between(number)
-        return number == count
+        else:
+            over.append(True)
+        return bool(over)
 
     return wait
+
+
+def publish(attempt: Attempt) -> None:
+    attempt.publish(status="done", rounds=20, seconds=1.0, fingerprint="e3713c9c6ae47b99", numerics={})
+    attempt.end("ok")
+
+
+def in_store(toys: Planned) -> dict[str, list[dict[str, float]]]:
+    return {run.run_id: rows_of(toys.metrics(run)) for run in toys.experiments}
 
 
 def test_every_finished_run_is_sent_once_and_whole(tmp_path: Path) -> None:
@@ -113,11 +106,9 @@ def test_every_finished_run_is_sent_once_and_whole(tmp_path: Path) -> None:
     for _ in range(2):
         again = mirror(toys, sink)
         again.finish()
-    assert {session.view.run_id: session.rows for session in sink.sessions} == {
-        request.run_id: rows_of(toys.metrics(request)) for request in toys.experiments
-    }
-    assert len(sink.sessions) == 4
-    assert vars(again.counts) == {"total": 4, "mirrored": 4, "new": 0, "failed": 0}
+    assert sink.runs() == in_store(toys)
+    assert len(sink.sent) == 4
+    assert again.counts == {"total": 4, "mirrored": 4, "new": 0, "failed": 0, "unfinished": 0}
 
 
 def test_an_extended_run_is_sent_again(tmp_path: Path) -> None:
@@ -126,8 +117,8 @@ def test_an_extended_run_is_sent_again(tmp_path: Path) -> None:
     first = toys.experiments[0]
     finish(toys.store, experiment(**{**first.to_json(), "rounds": 40}))
     mirror(toys, sink).finish()
-    assert [session.view.run_id for session in sink.sessions[4:]] == [first.run_id]
-    assert [record["round"] for record in sink.sessions[4].rows] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert [sent.view.run_id for sent in sink.sent[4:]] == [first.run_id]
+    assert [record["round"] for record in sink.sent[4].rows] == [5, 10, 15, 20, 25, 30, 35, 40]
 
 
 def test_failed_runs_are_sent_at_the_end_and_unfinished_ones_are_not(tmp_path: Path) -> None:
@@ -136,92 +127,87 @@ def test_failed_runs_are_sent_at_the_end_and_unfinished_ones_are_not(tmp_path: P
     claim(toys.store, toys.experiments[1])
     mirroring = mirror(toys, sink)
     mirroring.finish()
-    assert [(session.view.run_id, session.ended) for session in sink.sessions] == [
-        (toys.experiments[0].run_id, "failed")
-    ]
-    assert mirroring.counts.unfinished == 3
+    assert [(sent.view.run_id, sent.view.status) for sent in sink.sent] == [(toys.experiments[0].run_id, "failed")]
+    assert mirroring.counts["unfinished"] == 3
 
 
-def test_a_running_run_is_sent_live(tmp_path: Path) -> None:
-    toys, sink = planned(tmp_path, done=False), FakeSink()
-    request = toys.experiments[0]
-    attempt = claim(toys.store, request)
-    attempt.adopt(None)
-
-    def train(scan: int) -> None:
-        if scan:
-            assert [len(session.rows) for session in sink.sessions] == ([scan] if scan < 4 else [4])
-        if scan < 4:
-            attempt.record({"round": 5 * (scan + 1), "acc": scan / 4})
-        elif scan == 4:
-            publish(attempt)
-
-    mirror(toys, sink).follow(scans(6, train))
-    assert [(session.ended, len(session.rows)) for session in sink.sessions] == [("done", 4)]
-
-
-def test_a_resumed_run_whose_metrics_differ_is_sent_again(tmp_path: Path) -> None:
-    toys, sink = planned(tmp_path, done=False), FakeSink()
-
-    def train(scan: int) -> None:
-        """Lose the first attempt after one evaluation; the second computes it again, in other seconds."""
-        attempt = claim(toys.store, toys.experiments[0])
-        attempt.adopt(None)
-        attempt.record({"round": 5, "acc": 0.5, "seconds": scan})
-        if scan == 0:
-            lost.append(attempt)
-        else:
-            for round in (10, 15, 20):
-                attempt.record({"round": round, "acc": 1.0})
-            publish(attempt)
-
-    def between(scan: int) -> None:
-        for attempt in lost:
-            attempt.end("preempted")
-        train(scan)
-
-    lost: list[Attempt] = []
-    mirror(toys, sink).follow(scans(2, between))
-    assert [session.ended for session in sink.sessions] == ["interrupted", "done"]
-    assert [record.get("seconds") for record in sink.sessions[1].rows] == [1, None, None, None]
-
-
-def test_an_interrupted_run_is_left_for_the_next_sync(tmp_path: Path) -> None:
+def test_a_running_run_is_sent_when_it_has_more_evaluations(tmp_path: Path) -> None:
     toys, sink = planned(tmp_path, done=False), FakeSink()
     attempt = claim(toys.store, toys.experiments[0])
     attempt.adopt(None)
-    attempt.record({"round": 5, "acc": 0.5})
+
+    def train(scan: int) -> None:
+        if scan < 4:
+            attempt.record({"round": 5 * (scan + 1), "acc": scan / 4})
+        elif scan == 5:
+            publish(attempt)
+
     mirroring = mirror(toys, sink)
-    mirroring.follow(scans(1))
-    assert sink.restarts == 1  # its service had the priority of a mirror next to a sweep
+    mirroring.follow(scans(7, train))
+    assert [(sent.view.status, len(sent.rows)) for sent in sink.sent] == [
+        ("running", 1), ("running", 2), ("running", 3), ("running", 4), ("done", 4),
+    ]  # fmt: skip
+    assert (mirroring.counts["new"], sink.closed) == (1, 1)  # its service had the priority of a mirror next to a sweep
+
+
+def test_a_running_run_is_sent_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LIVE_PERIOD", 1e9)
+    toys, sink = planned(tmp_path, done=False), FakeSink()
+    claim(toys.store, toys.experiments[0]).adopt(None)
+    mirror(toys, sink).follow(scans(5))
+    assert sink.sent == []
+
+
+def test_a_resumed_run_whose_metrics_differ_is_replaced(tmp_path: Path) -> None:
+    toys, sink = planned(tmp_path, done=False), FakeSink()
+    attempts: list[Attempt] = []
+
+    def train(scan: int) -> None:
+        """Lose the first attempt after one evaluation; the second computes it again, in other seconds."""
+        for lost in attempts:
+            lost.end("preempted")
+        attempts.append(claim(toys.store, toys.experiments[0]))
+        attempts[-1].adopt(None)
+        attempts[-1].record({"round": 5, "acc": 0.5, "seconds": scan})
+        for round in (10, 15, 20) if scan else ():
+            attempts[-1].record({"round": round, "acc": 1.0})
+
+    mirroring = mirror(toys, sink)
+    mirroring.follow(scans(2, train))
+    publish(attempts[-1])
     mirroring.finish()
-    assert [session.ended for session in sink.sessions] == ["interrupted"]
-    assert mirroring.counts.mirrored == 0
+    assert [[row.get("seconds") for row in sent.rows] for sent in sink.sent][::2] == [[0], [1, None, None, None]]
+    assert sink.runs()[toys.experiments[0].run_id] == rows_of(toys.metrics(toys.experiments[0]))
 
 
-def test_few_runs_are_sent_live_at_a_time(tmp_path: Path) -> None:
-    toys, sink, live = planned(tmp_path, MANY, done=False), FakeSink(), list[int]()
-    for request in toys.experiments:
-        attempt = claim(toys.store, request)
-        attempt.adopt(None)
-        attempt.record({"round": 5, "acc": 0.5})
-    mirror(toys, sink).follow(scans(3, lambda scan: live.append(len(sink.live()))))
-    assert len(toys.experiments) == 16
-    assert live == [0, MAX_LIVE, MAX_LIVE]
+def test_a_kill_while_a_run_is_replaced_leaves_it_to_the_next_sync(tmp_path: Path) -> None:
+    """Of an extended run, whose extension is then lost, the tracker has a part and must get the first version again."""
+    toys, sink = planned(tmp_path), FakeSink()
+    mirror(toys, sink).finish()
+    first = toys.experiments[0]
+    finish(toys.store, longer := experiment(**{**first.to_json(), "rounds": 40}))
+    sink.fails = lambda run_id: KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        mirror(toys, sink).finish()
+    sink.fails = lambda run_id: None
+    for path in (toys.store.run(longer.run_id).path).rglob("*40*"):
+        path.unlink()
+    assert len(toys.metrics(first)) == 4
+    mirror(toys, sink).finish()
+    assert [sent.view.run_id for sent in sink.sent[4:]] == [first.run_id]
 
 
 def test_next_to_a_sweep_runs_start_at_a_limited_rate(tmp_path: Path) -> None:
     toys, sink = planned(tmp_path), FakeSink()
     mirror(toys, sink, pace=0.05).follow(scans(1))
-    starts = [session.started for session in sink.sessions]
-    assert len(starts) == 4
-    assert all(later - earlier > 0.045 for earlier, later in pairwise(starts))
+    assert len(sink.sent) == 4
+    assert all(later.at - earlier.at > 0.045 for earlier, later in pairwise(sink.sent))
 
 
 def test_after_the_sweep_runs_start_at_once(tmp_path: Path) -> None:
     mirroring = mirror(planned(tmp_path), FakeSink(), pace=1e9)
     mirroring.finish()
-    assert mirroring.counts.new == 4
+    assert mirroring.counts["new"] == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the priority is one of the whole process")
@@ -241,20 +227,23 @@ def test_only_following_a_sweep_has_low_priority(monkeypatch: pytest.MonkeyPatch
 
 def test_it_says_how_far_it_is_and_what_it_waits_for(tmp_path: Path) -> None:
     steps: list[str] = []
-    mirror(planned(tmp_path), FakeSink(), beat=steps.append).finish()
+    mirror(planned(tmp_path), FakeSink(), show=steps.append).finish()
     assert "2/4 runs, waiting for the list's service" in steps
 
 
-def test_one_bad_run_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_one_bad_run_does_not_stop_the_others_and_is_sent_the_next_time(tmp_path: Path) -> None:
     toys = planned(tmp_path)
     bad = toys.experiments[1].run_id
     sink, lines = FakeSink(lambda run_id: RuntimeError("no") if run_id == bad else None), list[str]()
     mirroring = mirror(toys, sink, say=lines.append)
     mirroring.finish()
-    assert vars(mirroring.counts) == {"total": 4, "mirrored": 3, "new": 3, "failed": 1}
-    assert sink.tries.count(bad) == 2
-    assert sink.restarts == 2
+    assert mirroring.counts == {"total": 4, "mirrored": 3, "new": 3, "failed": 1, "unfinished": 0}
+    assert sink.tries.count(bad) == sink.closed == 2
     assert lines == [f"warning: run {bad} could not be sent: no"] * 2
+    sink.fails = lambda run_id: None
+    mirror(toys, sink).finish()
+    assert sink.runs() == in_store(toys)
+    assert len(sink.sent) == 4
 
 
 def test_it_gives_up_when_every_run_fails(tmp_path: Path) -> None:
@@ -264,18 +253,39 @@ def test_it_gives_up_when_every_run_fails(tmp_path: Path) -> None:
     assert len(sink.tries) == MAX_FAILURES
 
 
-def test_next_to_a_sweep_it_pauses_while_the_server_is_down_and_continues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "FIRST_PAUSE", 0.2)
-    toys = planned(tmp_path)
+def test_next_to_a_sweep_it_pauses_while_the_server_is_down_and_continues(tmp_path: Path) -> None:
+    toys, lines = planned(tmp_path), list[str]()
     sink: FakeSink = FakeSink(
-        lambda run_id: ConnectionError("unreachable") if len(sink.tries) <= MAX_FAILURES else None
+        lambda run_id: ConnectionError("unreachable") if len(sink.tries) <= 2 * MAX_FAILURES else None
     )
+    mirroring = mirror(toys, sink, say=lines.append)
+    mirroring.follow(scans(30))
+    assert len(sink.tries) == 2 * MAX_FAILURES + 4
+    assert lines.count("the next try is in 0 s") == 2
+    assert mirroring.counts["mirrored"] == 4
+
+
+def test_a_sweep_that_ends_while_the_server_is_down_is_not_held_up(tmp_path: Path) -> None:
+    toys, sink = planned(tmp_path), FakeSink(lambda run_id: ConnectionError("unreachable"))
     mirroring = mirror(toys, sink, say=lambda line: None)
-    mirroring.follow(scans(30, lambda scan: time.sleep(0.02)))
-    assert len(sink.tries) == MAX_FAILURES + 4
-    assert mirroring.counts.mirrored == 4
+    mirroring.follow(scans(4))
+    assert mirroring.counts["mirrored"] == 0
+    sink.fails = lambda run_id: None
+    mirroring.finish()
+    assert mirroring.counts["mirrored"] == 4
+
+
+def test_a_tracker_that_hangs_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STUCK", 0.1)
+    toys, lines = planned(tmp_path), list[str]()
+    sink: FakeSink = FakeSink(lambda run_id: time.sleep(0.5) if len(sink.tries) == 1 else None)
+    sink.close = lambda: time.sleep(0.5)  # type: ignore[method-assign]
+    mirroring = mirror(toys, sink, say=lines.append)
+    mirroring.finish()
+    assert lines == [
+        f"warning: run {toys.experiments[0].run_id} could not be sent: the list's service did not answer for 0 s"
+    ]
+    assert mirroring.counts["mirrored"] == 4
 
 
 def test_a_run_that_was_deleted_on_wandb_is_left_alone(tmp_path: Path) -> None:
@@ -293,9 +303,8 @@ def test_a_missing_package_gives_up_at_once(tmp_path: Path) -> None:
 
     toys = planned(tmp_path)
     target = Target("target", tmp_path / "store/wandb/mirrored.jsonl", missing, "online", "", "")
-    mirroring = Mirror(toys.store, toys.requests, {}, target, say=print)
     with pytest.raises(GivenUp, match="No module named 'wandb'"):
-        mirroring.finish()
+        Mirror(toys.store, toys.requests, {}, target, say=print).finish()
 
 
 def test_the_sweep_is_sent_when_its_runs_have_changed(tmp_path: Path) -> None:
@@ -316,6 +325,16 @@ def test_the_sweep_is_sent_when_its_runs_have_changed(tmp_path: Path) -> None:
     assert sink.sweeps == [view, view]
 
 
-def publish(attempt: Attempt) -> None:
-    attempt.publish(status="done", rounds=20, seconds=1.0, fingerprint="e3713c9c6ae47b99", numerics={})
-    attempt.end("ok")
+def test_each_target_has_its_own_entries_and_the_last_whole_line_counts(tmp_path: Path) -> None:
+    path = tmp_path / "wandb" / "mirrored.jsonl"
+    SyncLog(path, "here").add("a", "1")
+    SyncLog(path, "here").add("a", "2")
+    with path.open("ab") as file:
+        file.write(b'[]\n{"schema":1,"target":"here","run":"b","dig')  # a crash
+    here, there = SyncLog(path, "here"), SyncLog(path, "there")
+    assert (here.has("a", "1"), here.has("a", "2"), here.has("b", "2"), there.has("a", "2")) == (
+        False,
+        True,
+        False,
+        False,
+    )

@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 import flbench
+from flbench.choices import TrackingMode
 from flbench.tracking.mode import Choice, choose
+from flbench.tracking.sink import NotTracked
 
 KEY = "k" * 40
+
+MODES: tuple[TrackingMode, ...] = ("auto", "online", "offline", "off")
 
 
 @pytest.fixture(autouse=True)
@@ -21,70 +25,75 @@ def nothing_set_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def off(mode: TrackingMode) -> NotTracked:
+    with pytest.raises(NotTracked) as raised:
+        choose(mode)
+    return raised.value
+
+
 def test_auto_without_a_login_is_off_and_says_in_one_line_how_to_turn_it_on() -> None:
-    choice = choose("auto")
-    assert (choice.mode, choice.failed) == ("off", False)
-    assert "wandb login" in choice.note
-    assert "WANDB_API_KEY" in choice.note
-    assert "\n" not in choice.note
+    note = str(off("auto"))
+    assert "wandb login" in note
+    assert "WANDB_API_KEY" in note
+    assert "\n" not in note
 
 
 def test_auto_with_a_key_is_online(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    choice = choose("auto")
-    assert (choice.mode, choice.note) == ("online", "")
-    assert choice.server.startswith("https://")
+    mode, server = choose("auto")
+    assert mode == "online"
+    assert server.startswith("https://")
 
 
-@pytest.mark.parametrize(
-    ("wandb_mode", "mode"), [("offline", "offline"), ("dryrun", "offline"), ("disabled", "off"), ("online", "online")]
-)
-def test_auto_follows_wandbs_own_variable(monkeypatch: pytest.MonkeyPatch, wandb_mode: str, mode: str) -> None:
+@pytest.mark.parametrize("wandb_mode", ["offline", "dryrun", "disabled", "online"])
+def test_auto_follows_wandbs_own_variable(monkeypatch: pytest.MonkeyPatch, wandb_mode: str) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("WANDB_MODE", wandb_mode)
-    assert choose("auto").mode == mode
+    if wandb_mode == "disabled":
+        assert "turned off" in str(off("auto"))
+    else:
+        assert choose("auto").mode == {"dryrun": "offline"}.get(wandb_mode, wandb_mode)
     assert choose("offline").mode == "offline"  # an explicit mode overrides it
     assert choose("online").mode == "online"
 
 
 def test_only_online_needs_a_login() -> None:
-    assert (choose("offline").mode, choose("offline").note) == ("offline", "")
-    assert choose("off").mode == "off"
-    assert (choose("online").mode, choose("online").failed) == ("off", True)
+    assert choose("offline").mode == "offline"
+    assert [off(mode).failed for mode in MODES if mode != "offline"] == [False, True, False]
 
 
 def test_a_missing_package_is_a_failure_only_if_a_mode_was_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    assert [choose(mode).failed for mode in ("offline", "online", "auto", "off")] == [True, True, False, False]
-    assert "pip install wandb" in choose("auto").note
+    assert [off(mode).failed for mode in MODES] == [False, True, True, False]
+    assert "pip install wandb" in str(off("auto"))
 
 
 def test_logins_are_found_where_wandb_finds_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     netrc = tmp_path / "netrc"
     netrc.write_text(f"machine wandb.example.org login user password {KEY}\n")
-    assert choose("auto").mode == "off"
+    off("auto")
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org/")
     assert choose("auto") == Choice("online", "https://wandb.example.org")
     netrc.unlink()
-    assert choose("auto").mode == "off"
+    off("auto")
     (tmp_path / "settings").write_text(f"[default]\napi_key = {KEY}\n")
     assert choose("auto").mode == "online"
 
 
 def test_an_invalid_key_is_reported_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "tooshort")
-    choice = choose("auto")
-    assert (choice.mode, choice.failed) == ("off", True)
-    assert "WANDB_API_KEY" in choice.note
-    assert "tooshort" not in choice.note
+    choice = off("auto")
+    assert choice.failed
+    assert "WANDB_API_KEY" in str(choice)
+    assert "tooshort" not in str(choice)
 
 
 def test_damaged_files_hold_no_key(tmp_path: Path) -> None:
     (tmp_path / "netrc").write_text("machine\n")
     (tmp_path / "settings").write_text("no section\n")
-    assert choose("auto").mode == "off"
+    off("auto")
     (tmp_path / "netrc").write_bytes(b"machine \xff\n")
-    assert choose("auto").failed
+    assert off("auto").failed
 
 
 def test_the_server_is_read_from_wandbs_settings(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from flbench.cli import app
 from flbench.errors import UserError
 from flbench.store import Store
 from flbench.tracking import sink
-from flbench.tracking.run_view import finished_view, rows_of
+from flbench.tracking.run_view import finished_view, rows_of, running_view
 from flbench.tracking.tensorboard_sink import TensorBoardSink
 from tests.report.stores import experiment, fail, finish
 from tests.tracking.plans import SPEC, Planned, environment, flbench, planned
@@ -130,24 +130,34 @@ def test_all_runs_are_there_once_and_whole_however_often_they_are_sent(tmp_path:
 
 
 @pytest.mark.parametrize("tracker", ["csv", "tensorboard"], indirect=True)  # for W&B test_wandb.py kills the service
-def test_an_interrupted_run_is_replaced(tmp_path: Path, tracker: str) -> None:
+def test_a_part_of_a_run_is_replaced(tmp_path: Path, tracker: str) -> None:
     toys, folder = planned(tmp_path), tmp_path / "shown"
     run = toys.store.run(toys.experiments[0].run_id)
     found = finished_view(run, ["toy"])
     assert found is not None
     rows, opened = rows_of(run.metrics()), sink.read_tracker(f"{tracker}:{folder}").target(toys.store.root).open()
-    session = opened.open(found[0])
-    session.log(rows[:2])
-    session.interrupt()
-    opened.open(found[0])  # as after a failure: never ended
-    opened.restart()
-    session = opened.open(found[0])
-    session.log(rows[:1])
-    session.log(rows[1:])
-    session.finish(found[0])
+    for sent in (rows[:2], rows[:1], rows):
+        opened.send(found[0], sent)
     opened.close()
     ((_, shown),) = READERS[tracker](toys, folder).values()
     assert [round for round, _ in shown["acc"]] == [5, 10, 15, 20]
+
+
+def test_a_tensorboard_that_is_open_follows_a_running_run(store: Store, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+
+    finish(store, request := experiment(eval_every=5))
+    run, folder = store.run(request.run_id), tmp_path / "logs"
+    running, ended = running_view(run, (), run.state(request), 20), finished_view(run, ())
+    assert running is not None and ended is not None
+    rows, opened, multiplexer = rows_of(run.metrics()), TensorBoardSink(folder), EventMultiplexer()
+    for view, count in ((running, 1), (running, 3), (ended[0], 4)):
+        opened.send(view, rows[:count])
+        multiplexer.AddRunsFromDirectory(str(folder)).Reload()
+        (name,) = multiplexer.Runs()
+        assert [event.step for event in multiplexer.Scalars(name, "acc")] == [5, 10, 15, 20][:count]
+    assert multiplexer.Tensors(name, "result")
 
 
 def test_tensorboard_shows_settings_results_tables_and_figures(tmp_path: Path) -> None:
@@ -253,6 +263,6 @@ def test_a_folder_of_tensorboard_has_a_name_that_a_file_system_accepts(store: St
     found = finished_view(store.run(request.run_id), ())
     assert found is not None
     folder = store.root / "logs"
-    TensorBoardSink(folder).open(found[0]).interrupt()
+    TensorBoardSink(folder).send(found[0], ())
     (one,) = folder.iterdir()
     assert len(one.name.encode()) < 255 and one.name.endswith(request.run_id)
