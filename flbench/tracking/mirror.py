@@ -211,7 +211,6 @@ class Mirror:
             rows = rows_of(read_records())
             self._report(f"waiting for {self._target.service}")
             self._send(run_id, "" if running else view.digest, lambda sink: sink.send(view, rows))
-            time.sleep(0 if last else self._target.pace)
         if not running:
             self._new += unsent
             self._mirrored[run_id] = view.digest

@@ -69,7 +69,6 @@ class Target:
         service: completes "waiting for", as "W&B's service".
         hint: the command with which the user looks at files; empty if there is none.
         live: whether runs are sent while they run, or only once they have ended.
-        pace: least seconds between two new runs while training goes on, to leave the machine to it.
     """
 
     name: str
@@ -80,7 +79,6 @@ class Target:
     service: str
     hint: str = ""
     live: bool = True
-    pace: float = 0.05
 
 
 class NotTracked(Exception):

@@ -41,7 +41,6 @@ class Wandb(WandbSettings, Tracker):
             service="W&B's service" if online else "wandb's files",
             hint="" if online else f"upload: wandb sync {shlex.quote(str(folder))}/offline-run-*",
             live=online,
-            pace=0.5 if online else 0.05,
         )
 
 

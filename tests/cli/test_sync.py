@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,13 @@ def test_without_a_login_it_says_how_to_turn_it_on(
     asked = sync("--store", toys.store.root, "--mode", "auto", "--to", "wandb")
     assert (asked.exit_code, "warning: nothing is mirrored: not logged in" in asked.stdout) == (1, True)
     assert sink.sent == []
+
+
+def test_a_missing_package_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    result = sync("--store", planned(tmp_path).store.root)
+    assert result.exit_code == 1
+    assert "warning: nothing is mirrored: the package wandb cannot be imported" in result.stdout
 
 
 def test_the_mode_set_by_wandb_applies_to_the_next_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +27,6 @@ from tests.tracking.plans import Planned, planned
 class Sent:
     view: RunView
     rows: Sequence[Mapping[str, Any]]
-    at: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -70,10 +68,9 @@ def mirror(
     *,
     say: Callable[[str], None] = print,
     show: Callable[[str], None] = lambda doing: None,
-    pace: float = 0.0,
 ) -> Mirror:
     log = toys.store.root / "wandb/mirrored.jsonl"
-    target = Target("target", log, lambda: sink, "online", "on the list", "the list's service", pace=pace)
+    target = Target("target", log, lambda: sink, "online", "on the list", "the list's service")
     return Mirror(toys.store, toys.requests, {}, target, say=say, show=show)
 
 
@@ -195,19 +192,6 @@ def test_a_kill_while_a_run_is_replaced_leaves_it_to_the_next_sync(tmp_path: Pat
     assert len(toys.metrics(first)) == 4
     mirror(toys, sink).finish()
     assert [sent.view.run_id for sent in sink.sent[4:]] == [first.run_id]
-
-
-def test_next_to_a_sweep_runs_start_at_a_limited_rate(tmp_path: Path) -> None:
-    toys, sink = planned(tmp_path), FakeSink()
-    mirror(toys, sink, pace=0.05).follow(scans(1))
-    assert len(sink.sent) == 4
-    assert all(later.at - earlier.at > 0.045 for earlier, later in pairwise(sink.sent))
-
-
-def test_after_the_sweep_runs_start_at_once(tmp_path: Path) -> None:
-    mirroring = mirror(planned(tmp_path), FakeSink(), pace=1e9)
-    mirroring.finish()
-    assert mirroring.counts["new"] == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the priority is one of the whole process")

@@ -184,16 +184,19 @@ def test_tensorboard_shows_settings_results_tables_and_figures(tmp_path: Path) -
     assert statuses[experiment(lr=1.0).run_id] == 2  # failure
 
 
-def test_files_leave_the_end_of_the_disk_to_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tensorboard")
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_files_leave_the_end_of_the_disk_to_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    pytest.importorskip(name)
     toys = planned(tmp_path)
     with monkeypatch.context() as full:
         full.setattr(sink, "RESERVED_BYTES", 1 << 62)
-        result = CliRunner().invoke(app, ["sync", "--store", str(toys.store.root), "--to", "tensorboard"])
+        arguments = ["sync", "--store", str(toys.store.root), "--to", name, "--mode", "offline"]
+        result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 1
     assert "are left to runs" in result.stdout
     assert "0 of 4 runs are in" in result.stdout
-    assert "4 of them new" in sync(toys, "tensorboard", toys.store.root / "tensorboard")
+    if name == "tensorboard":
+        assert "4 of them new" in sync(toys, name, toys.store.root / name)
 
 
 def session_groups(folder: Path) -> Any:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 #: What wandb adds to a row.
 ADDED = ("_step", "_timestamp", "_runtime")
 
-MANY = SPEC.replace("[0, 1]", "{range: [0, 12]}")
+MANY = SPEC.replace("[0, 1]", "{range: [0, 6]}")
 
 
 @pytest.fixture
@@ -100,9 +100,14 @@ def assert_nothing_of_wandb_in(folder: Path) -> None:
     assert [path for path in folder.rglob("*") if "wandb" in path.name] == []
 
 
+#: In the second of a failed try, wandb appends a number to the name of a run's folder.
+SAME_SECOND = """from wandb.sdk.wandb_init import _WandbInit
+_WandbInit.set_sync_dir_suffix = lambda self, settings: setattr(settings, "x_sync_dir_suffix", "1")"""
+
+
 def test_offline_files_hold_the_runs_and_the_sweep(tmp_path: Path, env: dict[str, str]) -> None:
     toys = planned(tmp_path)
-    result = flbench("sync", "--store", toys.store.root, "--json", env=env, cwd=tmp_path / "home")
+    result = flbench("sync", "--store", toys.store.root, "--json", env=env, cwd=tmp_path / "home", before=SAME_SECOND)
     assert result.returncode == 0, result.stderr
     (facts,) = json.loads(result.stdout)["sweeps"]
     assert (facts["mode"], facts["mirrored"], facts["new"], facts["told_sweep"]) == ("offline", 4, 4, True)
@@ -131,22 +136,12 @@ def test_offline_files_hold_the_runs_and_the_sweep(tmp_path: Path, env: dict[str
     assert any(name.startswith("media/table/leaderboard") for name in server.files)
     assert not [name for name in server.operations if "Artifact" in name]  # they would name files that are gone
 
-
-def test_synced_twice_extended_and_synced_again_it_is_there_once(tmp_path: Path, env: dict[str, str]) -> None:
-    toys = planned(tmp_path)
-    # In the second of a failed try, wandb appends a number to the name of a run's folder.
-    again = (
-        "from wandb.sdk.wandb_init import _WandbInit\n"
-        "_WandbInit.set_sync_dir_suffix = lambda self, settings: setattr(settings, 'x_sync_dir_suffix', '1')"
-    )
-    assert flbench("sync", "--store", toys.store.root, env=env, before=again).returncode == 0
-    first = toys.experiments[0]
-    old = folder_of(toys.store, first.run_id)
-    finish(toys.store, experiment(**{**first.to_json(), "rounds": 40}))
+    old = folder_of(toys.store, run.run_id)
+    finish(toys.store, experiment(**{**run.to_json(), "rounds": 40}))
     assert "4 of 4 runs are in files, 1 of them new" in flbench("sync", "--store", toys.store.root, env=env).stdout
     assert not old.exists()
     assert_in_files(toys, env)
-    assert len(toys.metrics(first)) == 8
+    assert len(toys.metrics(run)) == 8
 
 
 def test_online_a_second_sync_sends_what_the_server_has_refused(
@@ -214,28 +209,27 @@ send = w.WandbSink._send
 w.WandbSink._send = lambda *given, **options: (time.sleep(0.2), send(*given, **options))"""
 
 
-@pytest.mark.parametrize("mode", ["offline", "online"])
-def test_a_killed_service_costs_no_run(tmp_path: Path, env: dict[str, str], server: FakeServer, mode: str) -> None:
+def test_a_killed_service_costs_no_run(tmp_path: Path, env: dict[str, str], server: FakeServer) -> None:
     toys = planned(tmp_path, MANY)
     over, killed = threading.Event(), []
 
     def kill() -> None:
         while not over.wait(0.02) and len(killed) < 2:
             sent = len(synced(toys))
-            if sent > 5 * len(killed) + 2 and (service := service_of(env["HOME"])) is not None:
+            if sent > 4 * len(killed) + 1 and (service := service_of(env["HOME"])) is not None:
                 os.kill(service, signal.SIGKILL)
                 killed.append(service)
 
     killer = threading.Thread(target=kill)
     killer.start()
     env = online(env, server)
-    result = flbench("sync", "--store", toys.store.root, "--mode", mode, env=env, before=SLOWLY)
+    result = flbench("sync", "--store", toys.store.root, "--mode", "online", env=env, before=SLOWLY)
     over.set()
     killer.join()
     assert len(killed) == 2
     assert result.returncode == 0, result.stdout + result.stderr
-    assert f"24 of 24 runs are {'in files' if mode == 'offline' else 'on W&B'}" in result.stdout
-    assert_whole(toys, env, server, mode)
+    assert "12 of 12 runs are on W&B" in result.stdout
+    assert_on(server, toys)
 
 
 @pytest.mark.parametrize("mode", ["offline", "online"])
@@ -246,13 +240,16 @@ def test_a_killed_mirror_loses_and_doubles_nothing(
     argv = [sys.executable, "-c", "from flbench.cli import main; main()", "sync", "--mode", mode]
     for kills in range(3):
         with subprocess.Popen([*argv, "--store", str(toys.store.root)], env=env, stdout=subprocess.DEVNULL) as mirror:
-            wait_until(lambda kills=kills: len(synced(toys)) > 5 * kills + 2, 300)
+            wait_until(lambda kills=kills: len(synced(toys)) > 3 * kills + 1, 300)
             mirror.kill()
     before = len(synced(toys))
     result = flbench("sync", "--store", toys.store.root, "--mode", mode, env=env)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert f"24 of 24 runs are {'in files' if mode == 'offline' else 'on W&B'}, {24 - before} of them" in result.stdout
-    assert_whole(toys, env, server, mode)
+    assert f"12 of 12 runs are {'in files' if mode == 'offline' else 'on W&B'}, {12 - before} of them" in result.stdout
+    if mode == "offline":
+        assert_in_files(toys, env)
+    else:
+        assert_on(server, toys)
 
 
 def synced(toys: Planned) -> set[str]:
@@ -260,13 +257,6 @@ def synced(toys: Planned) -> set[str]:
     path = toys.store.root / "wandb/mirrored.jsonl"
     whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
     return {json.loads(line)["run"] for line in whole.splitlines()} & {run.run_id for run in toys.experiments}
-
-
-def assert_whole(toys: Planned, env: dict[str, str], server: FakeServer, mode: str) -> None:
-    if mode == "offline":
-        assert_in_files(toys, env)
-    else:
-        assert_on(server, toys)
 
 
 def service_of(home: str) -> int | None:
@@ -327,23 +317,6 @@ def planned_with_many_evaluations(folder: Path) -> Planned:
     for run in toys.experiments:
         finish(toys.store, experiment(**{**run.to_json(), "rounds": 400, "eval_every": 1}))
     return toys
-
-
-@pytest.mark.parametrize(
-    ("before", "warning"),
-    [
-        ("import flbench.tracking.sink as s; s.RESERVED_BYTES = 1 << 62", "warning: .* are left to runs"),
-        ("import sys; sys.modules['wandb'] = None", "warning: .*wandb"),
-    ],
-    ids=["nearly full disk", "no package"],
-)
-def test_a_missing_package_and_a_nearly_full_disk_cost_a_warning(
-    tmp_path: Path, env: dict[str, str], before: str, warning: str
-) -> None:
-    result = flbench("sync", "--store", planned(tmp_path).store.root, env=env, before=before)
-    assert result.returncode == 1
-    assert re.search(warning, result.stdout)
-    assert "Traceback" not in result.stdout + result.stderr
 
 
 def test_a_running_run_is_sent_live(tmp_path: Path, env: dict[str, str], server: FakeServer) -> None:
