@@ -27,6 +27,7 @@ from flbench.worker import Options
 from tests.limits import wait_until
 from tests.report.stores import experiment, finish, leaderboard_of
 from tests.start_up import heavy_imports
+from tests.warm import warm_python
 
 PAGE = (Path(__file__).parents[1] / "docs/extending.md").read_text()
 
@@ -92,7 +93,7 @@ def flbench(folder: Path, *arguments: str, code: int = 0) -> str:
         "FLBENCH_DATA": str(folder),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-c", "from flbench.cli import main; main()", *arguments]
+    command = [warm_python(), "-c", "from flbench.cli import main; main()", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr

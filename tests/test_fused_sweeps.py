@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from flbench.store import Store
 from tests.faults.stub import recorded
 from tests.limits import wait_until
+from tests.warm import warm_python
 
 SPEC = """
 version: 1
@@ -28,7 +28,7 @@ seeds: [0, 1]
 
 
 def sweep(spec: Path, store: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from flbench.cli import main; main()", "sweep", str(spec), *options]
+    command = [warm_python(), "-c", "from flbench.cli import main; main()", "sweep", str(spec), *options]
     return subprocess.Popen([*command, "--store", str(store)], stdout=subprocess.PIPE, text=True)
 
 

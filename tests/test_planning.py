@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from flbench.worker import Options, work
 from tests.data.files import encode, labels, pixels, write_folder, write_parquet
 from tests.faults.stub import OneByOne, execute
 from tests.report.stores import finish
+from tests.warm import warm_python
 
 OFFICIAL = "cba35f7e9a8daa08"
 OTHER, THIRD = "0123456789abcdef", "fedcba9876543210"
@@ -394,7 +394,7 @@ def test_missing_data_leave_no_attempt(command: list[str], tmp_path: Path) -> No
     """Use the real engine, in a separate process."""
     spec = "version: 1\nname: missing\nbase: {dataset: cifar10, rounds: 2, eval_every: 2}\naxes: {norm: [none, ln]}\n"
     (tmp_path / "spec.yaml").write_text(spec)
-    program = [sys.executable, "-c", "from flbench.cli import main; main()"]
+    program = [warm_python(), "-c", "from flbench.cli import main; main()"]
     done = subprocess.run([*program, *command], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "flbench data download cifar10" in done.stderr
     assert not list(tmp_path.glob("store/runs/*/*/attempts/*"))

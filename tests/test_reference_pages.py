@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ruamel.yaml import YAML
 from flbench.config import KINDS, parse_experiment
 from flbench.sweeps import load_sweep, spec
 from flbench.sweeps.profile import Profile
+from tests.warm import warm_python
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, CLUSTER = ((DOCS / name).read_text(encoding="utf-8") for name in ("sweep-file.md", "cluster.md"))
@@ -77,6 +77,6 @@ def test_the_command_in_the_gallery_draws_the_figure_below_it(kind: str, tmp_pat
     text = (DOCS / "gallery.md").read_text(encoding="utf-8")
     found = re.search(rf"^(flbench plot {kind} .*)\n```\n\n!\[.*\]\((figures/.*)\)$", text, re.MULTILINE)
     assert found is not None
-    command = [sys.executable, "-c", "from flbench.cli import main; main()", *shlex.split(found[1])[1:]]
+    command = [warm_python(), "-c", "from flbench.cli import main; main()", *shlex.split(found[1])[1:]]
     subprocess.run([*command, "--out", str(tmp_path)], cwd=DOCS.parent, check=True, capture_output=True)
     assert (tmp_path / Path(found[2]).name).read_bytes() == (DOCS / found[2]).read_bytes()

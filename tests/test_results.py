@@ -7,12 +7,12 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from flbench.exchange import exports
+from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[1]
 
@@ -49,7 +49,7 @@ def test_pages_and_figures_follow_from_the_results(tmp_path: Path) -> None:
     environment = os.environ | {"MPLCONFIGDIR": str(tmp_path / "fonts")}
     environment.pop("FLBENCH_DATA", None)  # pictures of a data set are drawn where it is there
     for page in PAGES:
-        command = [sys.executable, "-c", "from flbench.cli import main; main()", *command_of(page)]
+        command = [warm_python(), "-c", "from flbench.cli import main; main()", *command_of(page)]
         subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
     assert (tmp_path / "leaderboard.md").read_text() == (ROOT / "leaderboard.md").read_text()
     pages = {path.name: path.read_text() for path in (tmp_path / "docs/results").glob("*.md")}

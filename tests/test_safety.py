@@ -29,10 +29,10 @@ from flbench.literal import visible
 from flbench.store import Entry, Lease, Store, encode_plan, strict_json
 from flbench.store.secrets import redact
 from tests.faults.stub import experiments
+from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[1]
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT)}
-FLBENCH = (sys.executable, "-c", "from flbench.cli import main; main()")
 SPEC = "version: 1\nname: toy\nbase: {dataset: digits, rounds: 2, E: 1}\naxes: {norm: [none, ln]}\nseeds: [0]\n"
 
 
@@ -320,7 +320,13 @@ def sweep_in_a_process(folder: Path, *options: str, umask: int = 0o022, **variab
 
     def call(*command: str, code: int = 0) -> None:
         done = subprocess.run(
-            [*FLBENCH, *command], cwd=folder, env=environ, umask=umask, capture_output=True, text=True, check=False
+            [warm_python(), "-c", "from flbench.cli import main; main()", *command],
+            cwd=folder,
+            env=environ,
+            umask=umask,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == code, done.stderr
 

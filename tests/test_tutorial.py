@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.warm import warm_python
 
 PAGE = (Path(__file__).parents[1] / "docs/tutorial.md").read_text(encoding="utf-8")
 
@@ -63,7 +64,10 @@ def test_lines_are_compared() -> None:
 def test_the_tutorial(tmp_path: Path) -> None:
     """Every command ends with the exit code of its block (0), and prints the lines of the text below it."""
     environment = {**os.environ, "COLUMNS": "110", "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    (program := tmp_path.with_name("programs") / "flbench").parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {warm_python()} -c "from flbench.cli import main; main()" "$@"\n')
+    program.chmod(0o755)
+    environment["PATH"] = f"{program.parent}{os.pathsep}{environment['PATH']}"
     for name in ("FLBENCH_STORE", "FLBENCH_DATA", "FLBENCH_PLUGINS"):
         environment.pop(name, None)
     printed: list[str] = []
@@ -75,7 +79,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
         elif language == "text":
             assert [line for line in text.splitlines() if not shown_in(line, printed)] == [], "\n".join(printed)
         else:
-            command = ["bash", "-euc", text] if language == "sh" else [sys.executable, "-c", text]
+            command = ["bash", "-euc", text] if language == "sh" else [warm_python(), "-c", text]
             done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
             assert done.returncode == int(exit_code or 0), f"{text}\n{done.stdout}\n{done.stderr}"
             printed = [*done.stdout.splitlines(), *done.stderr.splitlines()]

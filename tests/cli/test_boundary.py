@@ -14,8 +14,9 @@ import pytest
 from flbench.store import Store
 from tests.faults.stub import write_toy_plan
 from tests.report.stores import experiment, finish
+from tests.warm import warm_python
 
-FLBENCH = (sys.executable, "-c", "from flbench.cli import main; main()")
+FLBENCH = ("-c", "from flbench.cli import main; main()")
 
 
 @pytest.fixture
@@ -28,13 +29,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 def flbench(
-    folder: Path, *arguments: str | bytes, stdout: int | IO[Any] = subprocess.PIPE, **variables: str
+    folder: Path,
+    *arguments: str | bytes,
+    stdout: int | IO[Any] = subprocess.PIPE,
+    python: str | None = None,
+    **variables: str,
 ) -> tuple[int, str, str]:
-    """The exit code and the outputs of a command; a traceback is always wrong."""
+    """The exit code and the outputs of a command, of a warm Python by default; a traceback is always wrong."""
     environ = {**os.environ, **variables}
-    ended = subprocess.run(
-        [*FLBENCH, *arguments], cwd=folder, env=environ, stdout=stdout, stderr=subprocess.PIPE, timeout=120
-    )
+    command = [python or warm_python(), *FLBENCH, *arguments]
+    ended = subprocess.run(command, cwd=folder, env=environ, stdout=stdout, stderr=subprocess.PIPE, timeout=120)
     errors = ended.stderr.decode(errors="replace")
     assert "Traceback" not in errors
     return ended.returncode, (ended.stdout or b"").decode("ascii", errors="replace"), errors
@@ -44,17 +48,19 @@ def flbench(
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8:strict"])
 def test_what_the_output_cannot_encode_is_replaced(folder: Path, encoding: str) -> None:
     for command in (["status"], ["show", "methods"]):
-        code, text, _ = flbench(folder, *command, PYTHONIOENCODING=encoding)
+        code, text, _ = flbench(folder, *command, python=sys.executable, PYTHONIOENCODING=encoding)
         assert code == 0
         assert text
-    code, text, _ = flbench(folder, "status", "ø–\N{GREEK SMALL LETTER MU}", PYTHONIOENCODING=encoding)
+    code, text, _ = flbench(
+        folder, "status", "ø–\N{GREEK SMALL LETTER MU}", python=sys.executable, PYTHONIOENCODING=encoding
+    )
     assert code == 2
 
 
 def test_a_full_disk_of_the_output_is_reported_as_such(folder: Path) -> None:
     for command in (["status"], ["show", "methods"]):
         with Path("/dev/full").open("wb") as full:
-            code, _, errors = flbench(folder, *command, stdout=full)
+            code, _, errors = flbench(folder, *command, stdout=full, python=sys.executable)
         assert (code, errors) == (2, "error: standard output cannot be written: No space left on device\n")
 
 
@@ -62,12 +68,13 @@ def test_a_closed_pipe_is_no_error_of_the_store(folder: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        code, _, errors = flbench(folder, "run", "rounds=20", "eval_every=10", stdout=writer)
+        code, _, errors = flbench(folder, "run", "rounds=20", "eval_every=10", stdout=writer, python=sys.executable)
     finally:
         os.close(writer)
     assert (code, errors) == (1, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-", "2>/dev/full"])
 def test_closed_outputs_change_no_exit_code(folder: Path, closed: str) -> None:
     shell = f'"$0" -c "from flbench.cli import main; main()" "$@" {closed}'
@@ -150,26 +157,26 @@ def test_no_setting_of_matplotlib_and_no_variable_of_a_library_changes_a_figure(
         "SOURCE_DATE_EPOCH": "abc",
     }
 
-    def drawn(into: str, **variables: str) -> dict[str, bytes]:
+    def drawn(into: str, python: str | None = None, **variables: str) -> dict[str, bytes]:
         commands = (
             *(["plot", "curves", "--store", "runs", "--out", f"{into}/curves.{suffix}"] for suffix in ("pdf", "svg")),
             ["report", "--store", "runs", "--figures", f"{into}/all", "--out", f"{into}.md"],
             ["show", "partition", "partition=iid", "--out", f"{into}/labels.pdf"],
         )
         for command in commands:
-            code, _, errors = flbench(folder, *command, **variables)
+            code, _, errors = flbench(folder, *command, python=python, **variables)
             assert code == 0, errors
         return {str(path.relative_to(folder / into)): path.read_bytes() for path in (folder / into).rglob("*.*")}
 
     expected = drawn("plain")
     assert len(expected) >= 5
     shutil.copy(settings, folder / "matplotlibrc")
-    assert drawn("hostile", **hostile) == expected
+    assert drawn("hostile", sys.executable, **hostile) == expected
 
 
 def test_a_matplotlibrc_that_cannot_be_read_is_named(folder: Path) -> None:
     (folder / "matplotlibrc").write_bytes(b"font.size: \xff")
-    code, _, errors = flbench(folder, "show", "partition", "--out", "labels.svg")
+    code, _, errors = flbench(folder, "show", "partition", "--out", "labels.svg", python=sys.executable)
     assert code == 2
     assert f"matplotlib cannot read a file named matplotlibrc, in {folder} or " in errors
     assert not (folder / "labels.svg").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from flbench.worker import Options, work
 from tests.faults.stub import ROOT, OneByOne, execute, experiments, orchestrate, recorded, undisturbed
 from tests.limits import wait_until
 from tests.report.stores import claim, finish
+from tests.warm import warm_python
 
 ROUNDS = 200
 
@@ -82,7 +82,7 @@ def test_the_mark_alone_stops_workers(store: Store, slow_sweep: list[Experiment]
 def test_the_mark_stops_an_orchestrator(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_PAUSE", "0.02")
     monkeypatch.chdir(ROOT)
-    command = [sys.executable, "-m", "tests.faults.stub", "sweep", str(store.root), "3", str(ROUNDS)]
+    command = [warm_python(), "-m", "tests.faults.stub", "sweep", str(store.root), "3", str(ROUNDS)]
     sweep = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     wait_until(lambda: recorded(store) >= 2)
     assert json.loads(flbench("cancel", "toy", "--json").stdout)["busy"] == 0
@@ -295,7 +295,7 @@ def followed(store: Store, **options: Any) -> subprocess.Popen[str]:
     """``flbench logs -f`` of a run that does not end."""
     (one,) = experiments(1)
     claim(store, one).log("begun")
-    command = [sys.executable, "-c", "from flbench.cli import main; main()", "logs", one.run_id, "-f"]
+    command = [warm_python(), "-c", "from flbench.cli import main; main()", "logs", one.run_id, "-f"]
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,14 @@ from typer.testing import CliRunner
 from flbench.cli import app
 from flbench.errors import UserError
 from flbench.sweeps import load_sweep
+from tests.warm import warm_python
 
 KINDS = ("method", "norm", "model", "dataset")
 
 
 def run(folder: Path, *command: str) -> str:
     done = subprocess.run(
-        [sys.executable, *command],
+        [warm_python(), *command],
         cwd=folder,
         env={**os.environ, "FLBENCH_STORE": str(folder / "runs"), "FLBENCH_DATA": str(folder / "data")},
         capture_output=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from html import unescape
@@ -25,6 +24,7 @@ from flbench.sweeps import Sweep, load_sweep
 from tests.browser import Browser, needs_browser
 from tests.report.stores import claim, fail, finish
 from tests.report.test_charts import embedded
+from tests.warm import warm_python
 
 SPEC = """version: 1
 name: toy
@@ -160,7 +160,7 @@ def test_without_a_store_no_page_is_written(sweep: Sweep) -> None:
 def test_a_browser_follows_the_runs(running: Attempt, tmp_path: Path, width: int, dark: bool) -> None:
     """It shows a new round without a click, and keeps the position, the choice of cells and the order of tables."""
     command = ["-c", "from flbench.cli import main; main()", "status", "toy", "--html", "live.html", "--watch"]
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([warm_python(), *command], stdout=subprocess.DEVNULL)
     tick = "document.querySelector('[data-key=\"tick lr 0.1\"]')"
     curve = "document.querySelector('#charts-area [role=img] .chosen .mean')?.getAttribute('d')"
     top = "Math.round([...document.querySelectorAll('h3')].at(-1).getBoundingClientRect().top)"

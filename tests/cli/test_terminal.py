@@ -8,7 +8,6 @@ import pty
 import re
 import struct
 import subprocess
-import sys
 import termios
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from rich.table import Table
 
 from flbench.cli.screen import PIPE, plain_table, wide_console
+from tests.warm import warm_python
 
 SPEC = """
 version: 1
@@ -33,7 +33,7 @@ def in_terminal(*arguments: str, columns: int, **environment: str) -> tuple[int,
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
     process = subprocess.Popen(
-        [sys.executable, "-c", "from flbench.cli import main; main()", *arguments],
+        [warm_python(), "-c", "from flbench.cli import main; main()", *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

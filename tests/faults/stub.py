@@ -26,6 +26,7 @@ from flbench.planning import write_plan
 from flbench.progress import Progress
 from flbench.store import Attempt, Store, leases
 from flbench.worker import Options, main
+from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -187,11 +188,12 @@ def orchestrate(
     workers: int = 2,
     attempts: int = 3,
     detach: bool = False,
-    command: Sequence[str] = WORKER,
+    command: Sequence[str] = (),
     name: str = "toy",
     show: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
-    """Do what ``flbench sweep`` does, with stub runs."""
+    """Do what ``flbench sweep`` does, with stub runs; ``command`` replaces the warm worker."""
+    command = command or (warm_python(), *WORKER[1:])
     plan_name = write_toy_plan(store, plan, name)
     options = Options(max_attempts=attempts)
 

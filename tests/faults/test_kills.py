@@ -20,14 +20,19 @@ from flbench.store import Lease, Store
 from flbench.store.leases import process_start
 from tests.faults.stub import ROOT, experiments, recorded, undisturbed
 from tests.limits import wait_until
+from tests.warm import warm_python
 
 ROUNDS = 40
-SWEEP = (sys.executable, "-m", "tests.faults.stub", "sweep")
+STUB = ("-m", "tests.faults.stub")
+
+#: Python itself, whose start is the user's. A warm one gives its workers a parent each of their own.
+COLD = sys.executable
+PYTHONS = pytest.mark.parametrize("python", [COLD, ""], ids=["cold", "warm"])
 
 
-def start(store: Store, seeds: int, pause: float = 0.01, **options: Any) -> subprocess.Popen[str]:
+def start(store: Store, seeds: int, pause: float = 0.01, python: str = "", **options: Any) -> subprocess.Popen[str]:
     environ = {**os.environ, "STUB_PAUSE": str(pause)}
-    command = [*SWEEP, str(store.root), str(seeds), str(ROUNDS)]
+    command = [python or warm_python(), *STUB, "sweep", str(store.root), str(seeds), str(ROUNDS)]
     return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True, **options)
 
 
@@ -77,9 +82,10 @@ def check_little_repeated(store: Store, plan: list[Experiment]) -> None:
 
 
 @pytest.mark.slow
-def test_kill_worker_during_a_run(store: Store) -> None:
+@PYTHONS
+def test_kill_worker_during_a_run(store: Store, python: str) -> None:
     plan = experiments(4, rounds=ROUNDS)
-    orchestrator = start(store, 4)
+    orchestrator = start(store, 4, python=python)
     wait_until(lambda: recorded(store) > 4)
     victim = store.live_workers()[0].lease
     os.kill(victim.pid, signal.SIGKILL)
@@ -100,10 +106,11 @@ def start_and_adopt(store: Store) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_kill_orchestrator_during_a_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@PYTHONS
+def test_kill_orchestrator_during_a_sweep(store: Store, python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = experiments(4, rounds=ROUNDS)
     monkeypatch.setenv("STUB_HOLD", str(hold := store.root.with_name("hold")))
-    orchestrator = start(store, 4, pause=0.05)
+    orchestrator = start(store, 4, 0.05, python)
     wait_until(lambda: recorded(store) > 2 and len(store.live_workers()) == 2)
     hold.touch()
     orchestrator.kill()
@@ -120,7 +127,9 @@ def test_kill_orchestrator_during_a_sweep(store: Store, monkeypatch: pytest.Monk
     assert finish(store, 4)["launched"] == 0
 
 
-@pytest.mark.parametrize("kills", [pytest.param(number, marks=pytest.mark.slow) for number in (3, 20)])
+@pytest.mark.parametrize(
+    "kills", [pytest.param(3, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.nightly)]
+)
 def test_kill_everything_at_random_moments(store: Store, kills: int) -> None:
     seeds = 2 * kills
     plan = experiments(seeds, rounds=ROUNDS)
@@ -168,7 +177,7 @@ def test_truncated_result_is_computed_again(store: Store) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_drains(store: Store, number: signal.Signals) -> None:
     plan = experiments(4, rounds=ROUNDS)
-    orchestrator = start(store, 4, pause=0.05)
+    orchestrator = start(store, 4, 0.05, COLD)
     wait_until(lambda: recorded(store) > 2)
     orchestrator.send_signal(number)
     orchestrator.communicate(timeout=120)
@@ -205,7 +214,7 @@ def test_stopped_worker_exits_with_the_requeue_code(store: Store) -> None:
     (directory,) = store.sweep_dirs()
     kill_everything(store, orchestrator)
     plan = str(directory.relative_to(store.sweeps))
-    command = [sys.executable, "-m", "tests.faults.stub", "work", str(store.root), plan]
+    command = [warm_python(), *STUB, "work", str(store.root), plan]
     worker = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "STUB_PAUSE": "0.05"})
     wait_until(lambda: len(list(store.root.glob("runs/*/*/attempts/0002/executed"))) == 1)
     worker.send_signal(signal.SIGTERM)
@@ -258,7 +267,7 @@ def test_second_interrupt_kills_at_once_and_charges_no_attempt(
 @pytest.mark.slow
 def test_ignored_interrupts_stay_ignored_and_termination_drains(store: Store) -> None:
     """A script's background job ignores SIGINT; SIGTERM still drains the sweep."""
-    orchestrator = start(store, 4, 0.05, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    orchestrator = start(store, 4, 0.05, COLD, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
     wait_until(lambda: recorded(store) > 0)
     orchestrator.send_signal(signal.SIGINT)
     before = recorded(store)
@@ -274,7 +283,7 @@ def test_ignored_interrupts_stay_ignored_and_termination_drains(store: Store) ->
 def test_blocked_signals_reach_orchestrator_and_workers(store: Store) -> None:
     """A parent process may start flbench with blocked signals."""
     mask = {signal.SIGINT, signal.SIGTERM}
-    orchestrator = start(store, 4, 0.05, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, mask))
+    orchestrator = start(store, 4, 0.05, COLD, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, mask))
     wait_until(lambda: recorded(store) > 0)
     orchestrator.send_signal(signal.SIGTERM)
     orchestrator.communicate(timeout=120)
@@ -332,7 +341,7 @@ def test_tests_of_interrupts_do_not_depend_on_the_callers_signals() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
 
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "", __file__]
+    command = [COLD, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "", __file__]
     done = subprocess.run(
         [*command, "-k", "test_interrupt_drains"],
         cwd=ROOT,

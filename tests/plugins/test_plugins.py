@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 import flbench as flbench_package
 from flbench.errors import InvalidComponent
 from flbench.registry import REGISTRIES, TRACKERS, Component, Registry
+from tests.warm import warm_python
 
 HERE = Path(__file__).parent
 
@@ -50,7 +50,7 @@ def flbench(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def python(site: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    command = [sys.executable, "-c", program, *arguments]
+    command = [warm_python(), "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=site.parent, check=False)
 
 
@@ -407,6 +407,7 @@ from dataclasses import dataclass
 from flbench.methods.base import Method
 from flbench.models.norms.base import Norm
 from flbench.registry import METHODS, NORMS
+from tests.warm import warm_python
 
 @METHODS.register("ends")
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from flbench.planning import write_plan
 from flbench.store import RunRequest, Store
 from flbench.sweeps import Sweep, load_sweep
 from tests.report.stores import finish
+from tests.warm import warm_python
 
 SPEC = """
 version: 1
@@ -75,7 +75,7 @@ def flbench(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own, after the statements ``before``."""
     program = f"{before}\nfrom flbench.cli import main\nmain()"
-    argv = [sys.executable, "-c", program, *map(str, arguments)]
+    argv = [warm_python(), "-c", program, *map(str, arguments)]
     return subprocess.run(
         argv, env=env, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL, **options
     )
