@@ -163,6 +163,7 @@ def test_scripts_are_shown(shell: str, first_line: str) -> None:
     assert first_line in result.stdout
 
 
+@pytest.mark.slow
 def test_tab_imports_nothing_heavy(store: Store) -> None:
     """Every Tab starts a process of its own."""
     program = "from flbench.cli import app\ntry:\n    app(prog_name='flbench')\nexcept SystemExit:\n    pass"

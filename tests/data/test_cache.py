@@ -87,6 +87,7 @@ def test_the_same_files_in_another_folder_have_an_entry_of_their_own(
     assert len(entries(own_cache)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locks", ["locked", "unlocked"])
 def test_processes_build_concurrently(photos: Path, own_cache: Path, locks: str) -> None:
     builders = [start(photos, locks, "0.2") for _ in range(3)]

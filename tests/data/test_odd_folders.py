@@ -43,6 +43,7 @@ def test_hidden_files_are_no_images_of_tinyimagenet(tmp_path: Path) -> None:
     assert TinyImageNetZip().counts(tmp_path) == (4, 2)
 
 
+@pytest.mark.slow
 def test_labels_of_numbers_that_are_equal_do_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     """The folders 1 and 01 are one number. Their order was that of a set of names, which differs between processes."""
     write_folder(tmp_path, tree(**{"2": 1, "1": 1, "02": 1, "01": 1, "10": 1}))

@@ -36,6 +36,7 @@ from flbench.registry import METHODS
 from flbench.worker import kind_of
 from tests.conformance.methods.cases import case_of
 from tests.recording import NoWaiting, rerun
+from tests.samples import fast
 from tests.toys import (
     everything,
     largest_difference,
@@ -129,7 +130,7 @@ def group(method: str, **settings: Any) -> list[FederatedTrainer]:
 
 
 @pytest.mark.parametrize("norm", ["ln", pytest.param("bn", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", METHODS.classes)
+@pytest.mark.parametrize("method", fast(METHODS.classes, "fedavg", "scaffold"))
 def test_runs_trained_together_have_the_numbers_of_the_runs_alone(
     method: str, norm: str, caplog: pytest.LogCaptureFixture
 ) -> None:

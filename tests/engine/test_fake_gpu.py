@@ -34,6 +34,7 @@ from tests.imagined_gpu import (
     stub_streams,
     tree_of,
 )
+from tests.samples import fast
 from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
 
 pytestmark = NEEDS_CUDA_BUILD
@@ -70,7 +71,7 @@ def expect(outputs: Sequence[Tree], trainers: Sequence[FederatedTrainer]) -> Non
 
 
 @pytest.mark.parametrize("participation", [0.67, pytest.param(1.0, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", METHODS.classes)
+@pytest.mark.parametrize("method", fast(METHODS.classes, "fedavg", "scaffold"))
 def test_every_method_stays_on_the_device(method: str, participation: float, monkeypatch: pytest.MonkeyPatch) -> None:
     images = replace(toy_images(), augment=True)
     settings: dict[str, Any] = {"norm": "bn", "participation": participation, "images": images}
@@ -78,19 +79,19 @@ def test_every_method_stays_on_the_device(method: str, participation: float, mon
     expect(round_on_gpu([trainer], monkeypatch, chunk=2), [trainer])
 
 
-@pytest.mark.parametrize("method", METHODS.classes)
+@pytest.mark.parametrize("method", fast(METHODS.classes, "fedavg", "scaffold"))
 def test_runs_trained_together_stay_on_the_device(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trainers = group(method, norm="ln")
     expect(round_on_gpu(trainers, monkeypatch, chunk=4), trainers)
 
 
-@pytest.mark.parametrize("method", HOOK_METHODS, ids=label)
+@pytest.mark.parametrize("method", fast(HOOK_METHODS, "Taught", name=label))
 def test_every_hook_stays_on_the_device(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = toy_trainer(method, executor="stacked", sgd=Sgd(0.1, 0.9, 0.01), norm="bn", participation=0.67)
     expect(round_on_gpu([trainer], monkeypatch, chunk=2), [trainer])
 
 
-@pytest.mark.parametrize("method", HOOK_METHODS, ids=label)
+@pytest.mark.parametrize("method", fast(HOOK_METHODS, "Taught", name=label))
 def test_hooks_of_runs_trained_together_stay_on_the_device(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     own = [varied(method, factor) for factor in (1.0, 0.5)]
     trainers = [toy_trainer(one, executor="stacked", seed=seed, norm="ln") for seed, one in enumerate(own)]
@@ -102,7 +103,7 @@ def test_unequal_steps_stay_on_the_device(monkeypatch: pytest.MonkeyPatch) -> No
     expect(round_on_gpu([trainer], monkeypatch, chunk=3), [trainer])
 
 
-@pytest.mark.parametrize("norm", ["none", "fn", "ln", "gn", "bn", "in", "rms"])
+@pytest.mark.parametrize("norm", fast(["none", "fn", "ln", "gn", "bn", "in", "rms"], "none", "bn"))
 @pytest.mark.parametrize("model", ["toy-cnn", "toy-resnet18"])
 def test_networks_of_convolutions_stay_on_the_device(model: str, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings: dict[str, Any] = {"model": model, "norm": norm, "image": IMAGE, "images": toy_images(IMAGE)}

@@ -33,6 +33,7 @@ from flbench.models.norms import Norm
 from flbench.models.sites import Shape
 from flbench.registry import METHODS, NORMS
 from tests.own_models import FrozenHead, Pretrained
+from tests.samples import fast
 from tests.toys import (
     everything,
     largest_difference,
@@ -78,7 +79,7 @@ def test_no_method_moves_them(method: str, executor: str) -> None:
     assert any(not torch.equal(start[k][name], one.model(k)[0][name]) for k in range(3) for name in TRAINED)
 
 
-@pytest.mark.parametrize("method", METHODS.classes)
+@pytest.mark.parametrize("method", fast(METHODS.classes, "fedavg", "scaffold"))
 @pytest.mark.parametrize("model", ["pretrained", "frozen-cnn"])
 def test_loop_and_stack_agree(method: str, model: str) -> None:
     settings = {"model": model, "steps": [3, 1, 4], "sgd": Sgd(0.01, momentum=0.5)}

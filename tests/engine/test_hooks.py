@@ -18,6 +18,7 @@ from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, tm
 from flbench.models.network import head_weight
 from tests.hook_methods import METHODS, Ahead, Averaged, Median, Sharp, Taught, label, varied
 from tests.recording import rerun
+from tests.samples import fast
 from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
 
 #: Executors and ways to cut the cohort, each compared with the loop.
@@ -49,7 +50,7 @@ def after(method: Method, rounds: int = 3, **settings: Any) -> FederatedTrainer:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@every_method
+@pytest.mark.parametrize("method", fast(METHODS, "Taught", name=label))
 def test_every_executor_computes_the_same(method: Method, setting: str, caplog: pytest.LogCaptureFixture) -> None:
     loop = after(method, **SETTINGS[setting])
     expected, record = everything(loop), loop.evaluate()
@@ -63,7 +64,7 @@ def test_every_executor_computes_the_same(method: Method, setting: str, caplog: 
 
 
 @pytest.mark.parametrize("recorded", [False, True], ids=["", "recorded"])
-@every_method
+@pytest.mark.parametrize("method", fast(METHODS, "Taught", name=label))
 def test_runs_trained_together_compute_the_same(method: Method, recorded: bool) -> None:
     """Runs at different rounds, with different rates, clients and hyperparameters; stacks cut through runs."""
     members: list[dict[str, Any]] = [

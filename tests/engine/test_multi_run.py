@@ -15,6 +15,7 @@ from flbench.engine.setup import make_trainer
 from flbench.methods.base import Method
 from flbench.registry import HEADS, METHODS, MODELS, NORMS
 from tests.conformance.methods.cases import case_of
+from tests.samples import fast
 from tests.toys import record_of, same_bits, toy_trainer, train, train_together
 
 #: What differs between the runs of a group besides the method's hyperparameters (``Case.values``).
@@ -46,7 +47,7 @@ def train_both(together: list[FederatedTrainer], alone: list[FederatedTrainer], 
         assert [report.loss for report in reports] == [trainer.step().loss for trainer in alone]
 
 
-@pytest.mark.parametrize("method", METHODS.classes)
+@pytest.mark.parametrize("method", fast(METHODS.classes, "fedavg", "scaffold", "fedprox"))
 def test_every_method_to_the_bit(method: str) -> None:
     together, alone = group(method, "ln"), group(method, "ln")
     train_both(together, alone)
@@ -64,7 +65,7 @@ FUSED = sorted(
 )
 
 
-@pytest.mark.parametrize("norm", FUSED)
+@pytest.mark.parametrize("norm", fast(FUSED, "none", "ln", "bn"))
 def test_every_norm_to_the_bit(norm: str) -> None:
     images = {"model": {"name": "resnet18", "width": 2}, "E": 1, "batch_size": 4}
     together, alone = (group("fedavg", norm, **({} if fits(norm, "mlp") else images)) for _ in range(2))

@@ -16,6 +16,7 @@ from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import make_trainer
 from flbench.engine.stack_bits import same_bits_together
 from flbench.registry import METHODS
+from tests.samples import fast
 from tests.toys import record_of, same_bits
 
 NORM_NAMES = ("bn", "ln", "none", "rms", "scale")
@@ -51,7 +52,7 @@ def check(clients: int, **fields: Any) -> list[list[int]]:
     return groups
 
 
-@pytest.mark.parametrize("method", METHODS.classes)
+@pytest.mark.parametrize("method", fast(METHODS.classes, "fedavg", "scaffold"))
 @pytest.mark.parametrize(("batch", "widths"), [(7, (32, 16)), (10, (64, 64)), (20, (32, 16)), (33, (33, 17))])
 def test_every_method_has_its_own_bits(method: str, batch: int, widths: tuple[int, int]) -> None:
     check(5, method=method, batch_size=batch, model=mlp(*widths))

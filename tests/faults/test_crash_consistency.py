@@ -112,11 +112,12 @@ def resume_and_check(root: Path) -> None:
     assert content(store) == content(Store(root.parent / "calm"))
 
 
+@pytest.mark.slow
 def test_killed_at_some_writes(faulty: Faulty) -> None:
     check_kills(faulty, some(faulty.writes, 11), torn=False)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("torn", [False, True])
 def test_killed_at_every_write(faulty: Faulty, torn: bool) -> None:
     check_kills(faulty, some(faulty.writes, 1), torn=torn)
@@ -156,12 +157,13 @@ def eio_forever(number: int) -> Disk:
 FAULTS = {"eio": eio, "eio-forever": eio_forever, "lost": Losing}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_disk_fails_at_some_writes(faulty: Faulty, name: str) -> None:
     check_faults(faulty, some(faulty.writes, 19), FAULTS[name], name)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", FAULTS)
 def test_disk_fails_at_every_write(faulty: Faulty, name: str) -> None:
     check_faults(faulty, some(faulty.writes, 1), FAULTS[name], f"every-{name}")
@@ -227,7 +229,7 @@ def test_disk_full_from_some_writes(faulty: Faulty) -> None:
     check_full(faulty, range(40, faulty.writes, 13))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_disk_full_from_every_write(faulty: Faulty) -> None:
     check_full(faulty, some(faulty.writes - 8, 1))
 

@@ -28,6 +28,7 @@ from tests.faults.disks import ShiftedClock, TwoClocks
 from tests.faults.stub import ROOT, WORKER, experiments, orchestrate, write_toy_plan
 from tests.faults.test_kills import check_undisturbed, executed
 from tests.limits import wait_until
+from tests.warm import warm_python
 
 GREEDY, STOPPED = 0.107, 0.108
 
@@ -366,6 +367,7 @@ def test_remote_worker_is_alive_if_writing_and_touching_use_two_clocks(
         assert store.run(experiment.run_id).state(experiment).status == "running"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [1e9, -1e9])
 def test_clock_of_this_machine_does_not_matter(store: Store, monkeypatch: pytest.MonkeyPatch, shift: float) -> None:
     """The clock is decades off, forward or back, while a sweep runs."""
@@ -402,6 +404,7 @@ def test_result_truncated_at_every_byte_is_never_used(store: Store) -> None:
     assert executed(store, experiment.run_id) == [list(range(1, 9))], "the run resumes from its last checkpoint"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exit.json", "lease.json", "environment.json", "metrics.jsonl"])
 def test_any_file_of_an_attempt_truncated_at_every_byte(store: Store, name: str) -> None:
     """A truncated file never breaks reading the state; truncated metrics invalidate their result."""
@@ -419,6 +422,7 @@ def test_any_file_of_an_attempt_truncated_at_every_byte(store: Store, name: str)
     check_undisturbed(store, [experiment])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exit.json", "lease.json"])
 def test_file_of_an_unfinished_attempt_truncated_at_every_byte(store: Store, name: str) -> None:
     (experiment,) = experiments(1, rounds=8, eval_every=4)
@@ -505,7 +509,7 @@ seeds: [0, 1]
 def test_two_sweeps_of_one_spec_at_the_same_time_share_the_work(tmp_path: Path) -> None:
     (tmp_path / "both.yaml").write_text(SPEC)
     words = ["sweep", str(tmp_path / "both.yaml"), "--store", str(tmp_path / "store"), "--workers", "2", "--json"]
-    command = [sys.executable, "-c", "from flbench.cli import main; main()", *words]
+    command = [warm_python(), "-c", "from flbench.cli import main; main()", *words]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     printed = [json.loads(process.communicate(timeout=300)[0]) for process in both]
     assert [(one["exit_code"], one["done"], one["total"]) for one in printed] == [(0, 6, 6)] * 2

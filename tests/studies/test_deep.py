@@ -28,6 +28,7 @@ def last_rank(network: DeepMlp, how: Pretraining | None = None, seed: int = 0) -
     return float(study(network, how, seed=seed).evaluate()["rank"])
 
 
+@pytest.mark.slow
 def test_ranks_at_initialization_over_depth() -> None:
     """Width 128 on digits, near what an independent implementation measured on pixels standardized one by one."""
     assert 2 < last_rank(DeepMlp(2, 128)) < 4
@@ -37,6 +38,7 @@ def test_ranks_at_initialization_over_depth() -> None:
     assert 9 < last_rank(DeepMlp(32, 128, "bn")) < 19
 
 
+@pytest.mark.slow
 def test_weights_off_centre_break_batch_norm() -> None:
     """The more, the more: r of the last layer falls from over 10 to 1 (poster, figure 4, dashed)."""
     found = [last_rank(DeepMlp(32, 128, "bn", shift=shift)) for shift in (0.0, 0.05, 0.1, 0.2, 1.0)]
@@ -118,6 +120,7 @@ def test_batch_norm_with_a_batchs_own_statistics_is_batch_norm() -> None:
         torch.testing.assert_close(own, given)
 
 
+@pytest.mark.slow
 def test_training_learns_where_the_rank_allows_it() -> None:
     accuracies = {}
     for name, network in {"bn": DeepMlp(16, 128, "bn"), "shifted": DeepMlp(16, 128, "bn", shift=0.5)}.items():
