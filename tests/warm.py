@@ -137,8 +137,9 @@ def _become(
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
+    sys.stdin = sys.__stdin__ = open(0)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w")  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
     os.environ.clear()
     os.environ.update(variables)
     os.chdir(folder)

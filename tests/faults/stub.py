@@ -216,7 +216,7 @@ if __name__ == "__main__":
             file.write("x")
 
     try:
-        outcome = orchestrate(Store(Path(path)), wanted, attempts=9, show=show)
+        outcome = orchestrate(Store(Path(path)), wanted, attempts=9, command=WORKER, show=show)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
