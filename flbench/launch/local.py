@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flbench.launch import WorkersCrash, end_of_log, read_lines, record_user_kill
+from flbench.launch.fork_server import ForkServer
 from flbench.launch.resources import gpu_slots, oom_kills, usable_cores, visible_gpus
 from flbench.messages import counted
 from flbench.store import Store
@@ -74,6 +75,7 @@ class LocalLauncher:
         self.slots = workers or (min(cpu_slots, len(self._masks)) if gpus else cpu_slots)
         self._store, self._plan, self._options, self._command = store, plan, options, command
         self._workers: list[_Worker] = []
+        self._forks: ForkServer | None = None
 
     def start(self, count: int, out_of_memory: int = 0) -> int:
         """Start ``count`` workers.
@@ -96,7 +98,7 @@ class LocalLauncher:
                 workers=self.slots,
                 neighbours=self._neighbours(gpus),
             )
-            argv = [*self._command, str(self._store.root), self._plan, f"--token={token}", *options.to_argv()]
+            argv = [*self._worker_command(), str(self._store.root), self._plan, f"--token={token}", *options.to_argv()]
             visible = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
             try:
                 with log.open("ab") as output:
@@ -142,6 +144,20 @@ class LocalLauncher:
             if worker.process.poll() not in (None, *CLEAN_EXITS):
                 return end_of_log(worker.log, f" (exit code {worker.process.returncode})")
         return ""
+
+    def _worker_command(self) -> Sequence[str]:
+        """Return the program of a worker: several without a GPU are forks, which share what each would import.
+
+        With a GPU, memory for CUDA and its start dominate; other systems than Linux do not fork such a process safely.
+        """
+        if self._command != WORKER or self.slots == 1 or self._masks or sys.platform != "linux":
+            return self._command
+        if self._forks is None:
+            try:
+                self._forks = ForkServer({**os.environ, **ONE_THREAD})
+            except OSError:  # for example, the path of the folder for temporary files is too long for a socket
+                return self._command
+        return *self._forks.python(), *self._command[1:]
 
     def _handle_end(self, worker: _Worker) -> None:
         """Give up a slot if memory ran out; record the end of a worker that could not record it itself."""

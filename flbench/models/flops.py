@@ -34,7 +34,7 @@ class _Counter(TorchDispatchMode):
     """Add the operations by torch's formulas, as ``torch.utils.flop_counter.FlopCounterMode`` does."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         from torch.utils.flop_counter import flop_registry  # it imports triton, in 0.2 s
 
         self.total, self._formulas = 0, flop_registry

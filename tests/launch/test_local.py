@@ -51,6 +51,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
         return started[-1]
 
     monkeypatch.setattr("subprocess.Popen", start)
+    monkeypatch.setattr("flbench.launch.local.ForkServer", lambda _: pytest.fail("no fork is needed"))
     return started
 
 
@@ -84,7 +85,7 @@ def test_end_of_a_worker_is_recorded_and_out_of_memory_costs_a_slot(
     counted = iter([7, 7 + kills, 7 + kills])
     monkeypatch.setattr("flbench.launch.local.oom_kills", lambda: next(counted))
     store = Store(tmp_path / "store")
-    launcher = LocalLauncher(store, "toy/abc", Options(), workers=3)
+    launcher = LocalLauncher(store, "toy/abc", Options(), workers=3, command=("worker",))
     launcher.start(1)
     processes[0].returncode = code
     assert launcher.alive() == 0

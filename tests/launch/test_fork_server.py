@@ -1,0 +1,71 @@
+"""The fork server: its ends, what runs without it, and which workers are forks; ``tests/test_warm.py`` has the rest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flbench.launch.fork_server import ForkServer
+from flbench.launch.local import LocalLauncher
+from flbench.store import Store
+from flbench.worker import Options
+from tests.limits import wait_until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems start every worker by itself")
+
+#: A server that imports nothing.
+LIGHT = (sys.executable, "-c", "from flbench.launch.fork_server import main; main([])")
+HELD = "import os, sys, time; print(os.getpid(), flush=True); sys.stdin.read()"
+
+
+def start(server: ForkServer, program: str) -> subprocess.Popen[str]:
+    command = [*server.python(), "-c", program]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_fork_outlives_its_server_which_leaves_no_file() -> None:
+    server = ForkServer(os.environ, LIGHT)
+    with start(server, HELD) as client:
+        assert client.stdout is not None
+        pid = int(client.stdout.readline())
+        assert pid != client.pid
+        folder = Path(server.address).parent
+        assert folder.stat().st_mode & 0o77 == 0
+        del server
+        wait_until(lambda: not folder.exists())
+        assert Path(f"/proc/{pid}").exists()
+        client.communicate("")
+        assert client.returncode == 0
+
+
+@pytest.mark.parametrize("program", ["", "import os; os._exit(1)"], ids=["has ended", "fails"])
+def test_without_a_server_python_itself_runs_the_program(program: str) -> None:
+    server = ForkServer(os.environ, (sys.executable, "-c", program))
+    with start(server, HELD) as client:
+        out, _ = client.communicate("")
+        assert (client.returncode, int(out)) == (0, client.pid)
+
+
+def test_a_detached_sweep_has_its_workers_before_the_server_ends() -> None:
+    server = ForkServer(os.environ, LIGHT)
+    with start(server, HELD) as client:
+        del server
+        out, _ = client.communicate("")
+        assert client.returncode == 0 and out
+
+
+@pytest.mark.parametrize(("workers", "gpus", "forks"), [(1, 0, False), (2, 0, True), (2, 0.5, False)])
+def test_several_workers_without_gpus_are_forks(
+    workers: int, gpus: float, forks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    started: list[str] = []
+    monkeypatch.setattr("subprocess.Popen", lambda argv, **_: started.append(argv[0]))
+    monkeypatch.setattr("flbench.launch.local.ForkServer", lambda _: SimpleNamespace(python=lambda: ("fork",)))
+    LocalLauncher(Store(tmp_path / "store"), "toy/0", Options(), workers=workers, gpus=gpus).start(workers)
+    assert started == ["fork" if forks else sys.executable] * workers
