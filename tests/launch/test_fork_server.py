@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,24 @@ def test_a_fork_outlives_its_server_which_leaves_no_file() -> None:
         assert Path(f"/proc/{pid}").exists()
         client.communicate("")
         assert client.returncode == 0
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_after_kill_9_of_the_server_forks_continue_and_later_programs_start_alone() -> None:
+    server = ForkServer(os.environ, LIGHT)
+    with start(server, HELD) as first:
+        assert first.stdout is not None
+        pid = int(first.stdout.readline())
+        os.kill(parent(parent(pid)), signal.SIGKILL)
+        with start(server, HELD) as second:
+            out, _ = second.communicate("")
+            assert (second.returncode, int(out)) == (0, second.pid)
+        assert parent(pid)
+        first.communicate("")
+        assert first.returncode == 0
 
 
 @pytest.mark.parametrize("program", ["", "import os; os._exit(1)"], ids=["has ended", "fails"])
