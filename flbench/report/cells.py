@@ -26,8 +26,6 @@ from flbench.store.results import CONTRIBUTED_BY, known_samples
 if TYPE_CHECKING:
     import pandas as pd
 
-    from flbench.report.costs import Costs
-
 T = TypeVar("T")
 
 #: Cells with the same unit are one computation: the id of the cell, its round, the version of its data.
@@ -87,7 +85,7 @@ class Cell(Protocol):
     is_tied: bool  # whether it is shown to be less than the margin worse than the best
     to_best: Contrast | None  # the cell minus the one with the best mean
     to_baseline: Contrast | None  # the cell minus the baseline of its column
-    costs: Costs
+    costs: Any  # of training, by ``costs``, which reads cells
 
     def _replace(self, **columns: Any) -> Self: ...
 
