@@ -13,6 +13,9 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
+from types import ModuleType
+
+from flbench.launch.fork_server import run_module
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,6 +53,15 @@ def warm_python() -> str:
     return str(client)
 
 
+def run(option: str, program: str) -> None:
+    """Run ``-m MODULE`` or ``-c PROGRAM`` as Python does."""
+    if option == "-m":
+        run_module(option, program)
+    else:
+        sys.modules["__main__"] = main = ModuleType("__main__")
+        exec(compile(program, "<string>", "exec"), main.__dict__)
+
+
 if __name__ == "__main__":
     sys.executable = str(Path(sys.argv[2], "python"))  # before flbench names the programs of workers
     from flbench.cli.commands import COMMANDS
@@ -60,4 +72,4 @@ if __name__ == "__main__":
         raise OSError("the workers of a warm program are warm without a server of their own")
 
     local.ForkServer = refuse  # type: ignore[assignment, misc]
-    main([*IMPORTS, *(f"flbench.cli.{module}" for module, _, _ in COMMANDS.values())])
+    main([*IMPORTS, *(f"flbench.cli.{module}" for module, _, _ in COMMANDS.values())], run)

@@ -20,13 +20,15 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import NoReturn
 
 #: The server of workers.
 SERVER = (sys.executable, "-m", "flbench.launch.fork_server")
+
+#: Runs the program of a client in a fork: the option (``-m`` or ``-c``), and what it names.
+Run = Callable[[str, str], None]
 
 
 class ForkServer:
@@ -64,7 +66,7 @@ class ForkServer:
         return sys.executable, "-IS", str(Path(__file__).with_name("fork_client.py")), self.address
 
 
-def serve(listener: socket.socket) -> None:
+def serve(listener: socket.socket, run: Run) -> None:
     """Fork for each client until the parent is gone; run the client's program in the fork, and return at its end."""
     gc.collect()
     gc.freeze()  # a collection in a fork would copy the pages of all objects
@@ -90,7 +92,8 @@ def serve(listener: socket.socket) -> None:
             os.close(stream)
         _watch(child, connection)
     connection.close()
-    _run(streams, *json.loads(request))
+    option, program = _enter(streams, *json.loads(request))
+    run(option, program)
 
 
 def _watch(child: int, connection: socket.socket) -> NoReturn:
@@ -107,7 +110,7 @@ def _watch(child: int, connection: socket.socket) -> NoReturn:
             os._exit(0)
 
 
-def _run(
+def _enter(
     streams: list[int],
     argv: list[str],
     folder: str,
@@ -115,8 +118,8 @@ def _run(
     umask: int,
     ignored: list[int],
     blocked: list[int],
-) -> None:
-    """Run ``-m MODULE`` or ``-c PROGRAM`` as Python does, with its client's streams, folder, variables and signals."""
+) -> tuple[str, str]:
+    """Take on a client's streams, folder, variables, signals and arguments; return the option and what it names."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -134,20 +137,21 @@ def _run(
     option, program, *rest = argv
     sys.path[:1] = ["" if option == "-c" else folder, *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = [option, *rest]
-    if option == "-m":
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-    else:
-        sys.modules["__main__"] = main = ModuleType("__main__")
-        exec(compile(program, "<string>", "exec"), main.__dict__)
+    return option, program
 
 
-def main(imports: Sequence[str]) -> None:
+def run_module(_: str, name: str) -> None:
+    """Run ``-m NAME`` as Python does."""
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def main(imports: Sequence[str], run: Run = run_module) -> None:
     """Import modules, then serve the socket of the command line; the server itself also removes the socket's folder."""
     number, folder = sys.argv[-2:]
     server = os.getpid()
     for name in imports:
         importlib.import_module(name)
-    serve(socket.socket(fileno=int(number)))
+    serve(socket.socket(fileno=int(number)), run)
     if os.getpid() == server:
         shutil.rmtree(folder, ignore_errors=True)
 

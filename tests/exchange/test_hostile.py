@@ -174,7 +174,7 @@ def test_verify_and_report_agree_on_forged_counts_of_images(
     file.write_bytes(body[:-1] + b',"sha256":"%b"}\n' % hashlib.sha256(body).hexdigest().encode())
     checked = cli("verify", "store")
     assert checked.exit_code == 1 and says in checked.output
-    (cell,) = cells_of(collect(StoreSource(store)).runs, "acc")
+    (cell,) = rows_of(cells_of(collect(StoreSource(store)).runs, "acc"))
     assert cell.half_width == interval if len(cell.values) == 3 else len(cell.values) == 2
 
 

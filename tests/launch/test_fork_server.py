@@ -20,7 +20,7 @@ from tests.limits import wait_until
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems start every worker by itself")
 
 #: A server that imports nothing.
-LIGHT = (sys.executable, "-c", "from flbench.launch.fork_server import main; main([])")
+LIGHT = (sys.executable, "-c", "from flbench.launch.fork_server import main; from tests.warm import run; main([], run)")
 HELD = "import os, sys, time; print(os.getpid(), flush=True); sys.stdin.read()"
 
 
