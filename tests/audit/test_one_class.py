@@ -125,7 +125,7 @@ def test_the_share_of_the_constant_on_fashion_mnist() -> None:
     runs = chosen("skew_fashion_mnist").query("partition == 'classes:1' and head == 'linear'")
     by_seed = runs.pivot(index="seed", columns="norm", values="value")
     over_none = by_seed.sub(by_seed["none"], axis=0)
-    shares = [fieller(over_none["scale"].to_numpy(), over_none[norm].to_numpy()) for norm in ("fn", "ln")]
+    shares = [fieller(over_none["scale"], over_none[norm]) for norm in ("fn", "ln")]
     (fn, low, high), (ln, low_of_ln, high_of_ln) = ([round(100 * one) for one in of] for of in shares)
     assert (
         f"The constant has {fn} % of the gain of feature and {ln} % of that of layer normalization (95 % intervals by "
@@ -133,8 +133,9 @@ def test_the_share_of_the_constant_on_fashion_mnist() -> None:
     ) in text("Fashion-MNIST: scale or geometry")
 
 
-def fieller(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
-    """Return the ratio of two means, and the bounds of its 95 % interval (Fieller 1954)."""
+def fieller(first: pd.Series[float], second: pd.Series[float]) -> tuple[float, float, float]:
+    """Return the ratio of two means by seed, and the bounds of its 95 % interval, paired by seed (Fieller 1954)."""
+    first, second = first.align(second, join="inner")
     n = len(first)
     t = stats.t.ppf(0.975, n - 1)
     covariance = np.cov(first, second) / n
@@ -222,7 +223,7 @@ def test_the_constant_and_the_normalizations_on_fashion_mnist() -> None:
 @pytest.mark.slow
 def test_the_shares_of_the_parts_of_the_constant() -> None:
     none, constant = head_scale.of_seed("none"), head_scale.of_seed("constant")
-    share = fieller((head_scale.of_seed("higher rate of the head") - none).to_numpy(), (constant - none).to_numpy())
+    share = fieller(head_scale.of_seed("higher rate of the head") - none, constant - none)
     rate, low, high = (round(100 * one) for one in share)
     assert f"the higher rate alone has {rate} % (95 % interval by Fieller's theorem: {low} to {high} %)." in text()
     for row in ("larger initial head", "larger head, frozen"):
