@@ -65,7 +65,7 @@ def fitting(model: str) -> list[str]:
 
 
 def copying(size: int) -> Callable[[], object]:
-    """Return a copy of so many bytes, as often as a round has steps."""
+    """Return a function that copies ``size`` bytes once for each step of a round."""
     source, target = torch.rand(2, size // 4)
     return lambda: [target.copy_(source) for _ in range(STEPS)]
 

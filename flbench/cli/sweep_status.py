@@ -1,4 +1,4 @@
-"""The status of the plans of a store, each read anew from the files of its runs; and of its single runs."""
+"""The status of each plan of a store, and of the runs that belong to none, read from the files of the runs."""
 
 from __future__ import annotations
 

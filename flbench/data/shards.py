@@ -157,7 +157,7 @@ def _kept(counts_KG: Ints, val_fraction: float) -> Ints:
 
 
 def _held_out(sizes: Ints, val_fraction: float) -> Ints:
-    """Return how many of so many training rows are held out for validation."""
+    """Return how many of ``sizes`` training rows are held out for validation."""
     held: Ints = np.floor(sizes * val_fraction).astype(np.int64)
     return held
 

@@ -73,9 +73,9 @@ def all_units(rows: pd.DataFrame, *, unit: Sequence[str], every: str, but: str =
     has = rows.assign(has=evaluated(rows, every)).groupby(list(unit), observed=True).has.transform("all")
     units = rows.assign(has=has).drop_duplicates(list(unit))
     fallen = units[~units.has]
-    prefix, _, name = but.partition(" for ")
-    names = " and ".join(name.format_map(one) for one in fallen.to_dict("records"))
-    numbers = {"units": str(len(units)), "but": names and f"{prefix} for {names}"}
+    prefix, brace, name = but.partition("{")
+    names = " and ".join((brace + name).format_map(one) for one in fallen.to_dict("records"))
+    numbers = {"units": str(len(units)), "but": names and prefix + names}
     return Finding(True if fallen.empty else "in part" if len(fallen) < len(units) else False, numbers)
 
 
@@ -149,10 +149,10 @@ def apart(rows: pd.DataFrame, *, of: str, higher: str, lower: str, at: str) -> F
     If both were alike, n of k + n values would be the highest in one of comb(k + n, n) cases at each. A median that is
     not higher refutes the claim. None where either has no row.
     """
-    sides = [rows.query(side).dropna(subset=of).groupby(at)[of] for side in (higher, lower)]
-    if rows.query(higher).empty or rows.query(lower).empty:
+    sides = [rows.query(side) for side in (higher, lower)]
+    if any(side.empty for side in sides):
         return None
-    high_of, low_of = (dict(iter(side)) for side in sides)
+    high_of, low_of = (dict(iter(side.dropna(subset=of).groupby(at)[of])) for side in sides)
     pairs: dict[Any, Any] = {size: (high_of[size], low_of[size]) for size in high_of if size in low_of}
     ratios = {size: high.median() / low.median() for size, (high, low) in pairs.items()}
     chance = math.prod(1 / math.comb(len(high) + len(low), len(low)) for high, low in pairs.values())

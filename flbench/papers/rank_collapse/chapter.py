@@ -10,7 +10,7 @@ from flbench.messages import format_scalar
 from flbench.papers.declared import declared, judge
 from flbench.papers.evidence import by, claim, exponent_text, fit_exponent, mean_text, percent_text, two_decimals
 from flbench.papers.rank_collapse import PAPER, claims_depth, claims_pretraining
-from flbench.papers.rank_collapse.networks import DEEP_ENOUGH, FEWEST_WIDTHS, NET, draws, soft_ranks
+from flbench.papers.rank_collapse.networks import DEEP_ENOUGH, FEWEST_WIDTHS, NET, draws, layers, soft_ranks
 from flbench.papers.rank_collapse.training import Arm, Setting, settings_of
 from flbench.report.blocks import Block, Entry, Grid, Paragraph, words
 from flbench.report.claims import Chapter
@@ -36,8 +36,9 @@ _DEEP = (
 
 def rank_chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
     """Return the verdicts on random networks, and the measurements."""
-    drawn = draws(runs, collection)
-    frames = {"draws": drawn, "soft": soft_ranks(runs, collection)}
+    recorded = layers(runs, collection)
+    drawn = draws(runs, recorded)
+    frames = {"draws": drawn, "soft": soft_ranks(recorded)}
     claims = judge(declared(__package__), frames, {"DEEP_ENOUGH": DEEP_ENOUGH}, separator="; ")
     head = ("activation", "path", "normalization", "d", "layers", "r at the end", "r, second half")
     rest = ("least r, second half", "r / √d", "soft rank (τ 0.5)", "n", "remarks")

@@ -58,7 +58,7 @@ def rank(board: Leaderboard) -> Iterator[Drawing]:
         counts = lines.drop_duplicates(list(NET)).width.value_counts()
         width = max(counts.index[counts == counts.max()])
         yield _over_layers(recorded[recorded.width == width].merge(lines[list(NET)].drop_duplicates()), width)
-    drawn = draws(runs, board.collection)
+    drawn = draws(runs, recorded)
     fitted = drawn[drawn.deep & drawn.late.notna() & (drawn.widths >= FEWEST_WIDTHS)]
     if len(fitted):
         yield _over_width(fitted)

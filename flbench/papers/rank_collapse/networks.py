@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +25,14 @@ FEWEST_WIDTHS = 3
 #: Normalizations in the order of tables.
 NORMS = ("none", "bn-rms", "bn")
 
+#: How the names of recorded soft ranks begin; tau follows.
+_SOFT = "soft_rank_"
+
+#: The soft rank of tables.
+_SHOWN = f"{_SOFT}0.5"
+
 #: The columns that the draws of one network share, and of which the first three name networks of all sizes.
 NET = ("activation", "gamma", "normalized", "width", "samples", "layers")
-
-#: Columns of ``draws`` beside those of ``NET`` and ``path``. Of ranks: that in the last layer, mean and least over the
-#: recorded layers of the second half, the mean of soft ranks there; missing where a draw has none. ``folds``: factors
-#: of e by which the first eigenvalue of M leads after all layers, without normalization.
-DRAW = ("seed", "finished", "end", "late", "least", "soft", "folds")
 
 
 def path_name(gamma: float | None) -> str:
@@ -40,89 +40,83 @@ def path_name(gamma: float | None) -> str:
     return f"γ {format_scalar(gamma)}" if gamma else "plain"
 
 
-def draws(runs: Sequence[Run], collection: Collection) -> pd.DataFrame:
-    """Return a row a run, in the order of tables.
+def layers(runs: Sequence[Run], collection: Collection) -> pd.DataFrame:
+    """Return a row a recorded layer of a finished run, in the order of tables and layers.
 
-    Beside the columns above: ``deep``, whether the network is deep enough to be judged; ``middle``, the median of its
-    ranks in the last layer; ``bare``, the largest such rank of deep networks that differ by having no normalization,
-    and at least ``RANK_ONE``; ``widths``, the number of widths of networks that are deep enough and alike but for
-    their size.
+    Columns: those of ``NET``, ``run_id``, ``seed``, ``layer``, its ``rank`` (missing where it has none), and its soft
+    ranks as they are recorded (``soft_rank_0.5``).
+    """
+    rows = [
+        _place(run) | {"layer": record["round"], "rank": record["rank"], **_soft_ranks(record)}
+        for run in runs
+        if run.result is not None
+        for record in collection.records(run)
+    ]
+    return _ordered(rows, "layer", "rank", _SHOWN).astype({"rank": float, _SHOWN: float})
+
+
+def draws(runs: Sequence[Run], recorded: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a run, in the order of tables, from the runs and their ``layers``.
+
+    Columns: those of ``NET``, ``run_id``, ``seed``, ``path``, and
+
+    - ``finished``: whether it has a result;
+    - ``end``, ``late``, ``least`` and ``soft``: its rank in the last layer, over the recorded layers of the second half
+      the mean and the least rank and the mean soft rank (tau 0.5); missing where it has none;
+    - ``folds``: factors of e by which the first eigenvalue of M leads after all layers, without normalization, and
+      ``deep``, whether these are enough to judge the network;
+    - ``middle``: the median of its network's ranks in the last layer;
+    - ``bare``: the largest such rank of deep networks that differ by having no normalization, and at least
+      ``RANK_ONE``;
+    - ``widths``: the number of widths of networks that are deep enough and alike but for their size.
     """
     import pandas as pd
 
-    rows = []
-    for run in runs:
-        place, records = _place(run), collection.records(run) if run.result is not None else []
-        last = records[-1] if records else {}
-        later = [record for record in records if record["round"] > run.rounds / 2]
-        ranks, soft = (_known(later, name) for name in ("rank", "soft_rank_0.5"))
-        rows.append(
-            (
-                *(*place, path_name(place[1]), run.experiment.seed, run.result is not None),
-                last.get("rank") if last.get("round") == run.rounds else None,
-                statistics.fmean(ranks) if ranks else None,
-                min(ranks, default=None),
-                statistics.fmean(soft) if soft else None,
-                _folds(run),
-            )
-        )
-    frame = pd.DataFrame(rows, columns=[*NET, "path", *DRAW])
-    frame = frame.astype(dict.fromkeys(("end", "late", "least", "soft", "folds"), float))
-    frame["normalized"] = pd.Categorical(frame.normalized, NORMS, ordered=True)
-    frame = frame.sort_values([*NET, "seed"], kind="stable").reset_index(drop=True)
+    from flbench.theory.rank import collapse_rate
+
+    frame = _ordered([_place(run) | {"finished": run.result is not None} for run in runs], "finished")
+    frame["path"] = frame.gamma.map(path_name)
+    later = recorded[recorded.layer > recorded.layers / 2].groupby("run_id")
+    last = recorded[recorded.layer == recorded.layers].set_index("run_id")
+    ranks = {"end": last["rank"], "late": later["rank"].mean(), "least": later["rank"].min()}
+    frame = frame.join(pd.DataFrame({**ranks, "soft": later[_SHOWN].mean()}), on="run_id")
+    frame["folds"] = [
+        depth * collapse_rate(width, gamma or None) if depth else 0.0
+        for depth, width, gamma in zip(frame.layers, frame.width, frame.gamma, strict=True)
+    ]
     frame["deep"] = frame.folds >= DEEP_ENOUGH
     frame["middle"] = frame.groupby(list(NET), observed=True).end.transform("median")
     like = ["activation", "gamma", "width", "layers"]
     without = frame[(frame.normalized == "none") & frame.finished & frame.deep].groupby(like).end.max()
     frame = frame.join(without.fillna(RANK_ONE).clip(lower=RANK_ONE).rename("bare"), on=like)
-    kind = [*NET[:3]]
-    frame["widths"] = frame[frame.deep & frame.late.notna()].groupby(kind, observed=True).width.transform("nunique")
+    judged = frame[frame.deep & frame.late.notna()]
+    frame["widths"] = judged.groupby(list(NET[:3]), observed=True).width.transform("nunique")
     return frame
 
 
-def layers(runs: Sequence[Run], collection: Collection) -> pd.DataFrame:
-    """Return a row a recorded layer of a finished draw: the columns of ``NET``, its seed, the layer and its rank."""
+def soft_ranks(recorded: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each layer of ``layers`` and tau: ``tau``, ``soft`` (the soft rank) and ``rank``."""
+    names = [name for name in recorded if str(name).startswith(_SOFT)]
+    long = recorded.melt(id_vars="rank", value_vars=names, var_name="tau", value_name="soft").dropna(subset="soft")
+    return long.assign(tau=long.tau.str.removeprefix(_SOFT).astype(float))
+
+
+def _place(run: Run) -> dict[str, Any]:
+    one = run.experiment
+    assert isinstance(one, Rank)
+    place = (one.activation, one.gamma or 0.0, one.normalized, one.width, one.samples or 0, run.rounds)
+    return dict(zip(NET, place, strict=True)) | {"run_id": run.run_id, "seed": one.seed}
+
+
+def _soft_ranks(record: Mapping[str, Any]) -> dict[str, float | None]:
+    return {name: value for name, value in record.items() if name.startswith(_SOFT)}
+
+
+def _ordered(rows: Sequence[Mapping[str, Any]], *columns: str) -> pd.DataFrame:
+    """Return a frame with these columns and others of the rows, in the order of tables, then of the first of them."""
     import pandas as pd
 
-    rows = [
-        (*_place(run), run.experiment.seed, record["round"], record["rank"])
-        for run in runs
-        if run.result is not None
-        for record in collection.records(run)
-    ]
-    frame = pd.DataFrame(rows, columns=[*NET, "seed", "layer", "rank"])
+    names = dict.fromkeys([*NET, "run_id", "seed", *columns, *(name for row in rows for name in row)])
+    frame = pd.DataFrame(list(rows), columns=list(names))
     frame["normalized"] = pd.Categorical(frame.normalized, NORMS, ordered=True)
-    return frame.astype({"rank": float}).sort_values([*NET, "seed", "layer"], kind="stable")
-
-
-def soft_ranks(runs: Sequence[Run], collection: Collection) -> pd.DataFrame:
-    """Return a row for each recorded layer and tau: ``tau``, ``soft`` (the soft rank) and ``rank``."""
-    import pandas as pd
-
-    rows = [
-        (float(name.removeprefix("soft_rank_")), value, record["rank"])
-        for run in runs
-        if run.result is not None
-        for record in collection.records(run)
-        for name, value in record.items()
-        if name.startswith("soft_rank_") and value is not None
-    ]
-    return pd.DataFrame(rows, columns=["tau", "soft", "rank"])
-
-
-def _place(run: Run) -> tuple[Any, ...]:
-    one = run.experiment
-    assert isinstance(one, Rank)
-    return one.activation, one.gamma or 0.0, one.normalized, one.width, one.samples or 0, run.rounds
-
-
-def _folds(run: Run) -> float:
-    from flbench.theory.rank import collapse_rate
-
-    one = run.experiment
-    assert isinstance(one, Rank)
-    return run.rounds * collapse_rate(one.width, one.gamma) if run.rounds else 0.0
-
-
-def _known(records: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    return [value for record in records if (value := record.get(name)) is not None]
+    return frame.sort_values([*NET, "seed", columns[0]], kind="stable").reset_index(drop=True)
