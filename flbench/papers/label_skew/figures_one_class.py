@@ -23,6 +23,7 @@ from flbench.report.figures.style import (
     WIDTH,
     LineStyle,
     legend,
+    named,
     panels,
     row_label,
     row_styles,
@@ -189,7 +190,7 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
     spectrum.set_yscale("log")
     norms.set_yscale("log")
     set_plain_numbers(norms.yaxis)
-    legend(figure, {row_label(row, ("norm",)): style for row, style in styles.items()})
+    legend(figure, named(styles, ("norm",)))
     experiment = cells[0].experiment
     assert isinstance(experiment, Federated)
     method = experiment.method.label()

@@ -17,6 +17,7 @@ from flbench.report.figures.style import (
     LineStyle,
     is_lowest,
     legend,
+    named,
     panel_width,
     panels,
     row_label,
@@ -73,7 +74,7 @@ def _draw(section: Section, table: Table, paths: Mapping[Position, Seeds]) -> Dr
     figure.supylabel("lr × λ_max / 2 of the global model", fontsize="medium")
     title = titles_of(section, table)
     set_title(figure, f"{title}: mean and range over seeds")
-    legend(figure, {row_label(row, table.row_axes): style for row, style in styles.items()})
+    legend(figure, named(styles, table.row_axes))
     caption = (
         f"{title}: lr x lambda_max / 2 of the global model over rounds, geometric mean and range over seeds; "
         f"dashed: 1, below which gradient descent is stable.{shown_text(len(rows), len({row for row, *_ in lines}))}"

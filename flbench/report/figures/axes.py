@@ -18,9 +18,9 @@ from flbench.report.figures.style import (
     legend,
     limit_values,
     metric_label,
+    named,
     panels,
     plot_mean,
-    row_label,
     row_styles,
     scale_of,
     set_panel_title,
@@ -112,7 +112,7 @@ def _draw(
     spread = spread_text(cells)
     spread += "" if all(cell.complete for cell in cells) else "; ×: cells that lack seeds"
     set_title(figure, f"{section.title}: {spread}")
-    legend(figure, {row_label(row, axes.rows): style for row, style in styles.items()})
+    legend(figure, named(styles, axes.rows))
     caption = f"{section.title}: {metric_label(metric)} {over}, {spread}."
     caption += shown_text(len(rows), len({axes.row(cell) for cell in cells}))
     yield Drawing(file_name(kind, section.title), caption, figure, section.place)

@@ -23,6 +23,7 @@ from flbench.report.figures.style import (
     legend,
     limit_values,
     metric_label,
+    named,
     panels,
     plot_mean,
     row_label,
@@ -69,7 +70,6 @@ def _draw_rounds(section: Section, table: Table, collection: Collection, name: s
     ]
     rows = leading(lines, section.layout)
     styles = row_styles(rows, table.row_axes)
-    names = {row_label(row, table.row_axes): style for row, style in styles.items()}
     as_long = len({cell.experiment.rounds for cell in table.cells.values()}) == 1
     figure, axes = panels(len(table.cols), sharex=as_long, sharey=True)
     for c, (panel, col) in enumerate(zip(axes, table.cols, strict=True)):
@@ -88,7 +88,7 @@ def _draw_rounds(section: Section, table: Table, collection: Collection, name: s
     title = titles_of(section, table)
     spread = spread_text(table.cells.values())
     set_title(figure, f"{title}: {spread}")
-    legend(figure, names)
+    legend(figure, named(styles, table.row_axes))
     caption = f"{title}: {metric_label(table.metric)} over rounds, {spread}."
     caption += shown_text(len(rows), len({row for row, *_ in lines}))
     return Drawing(name, caption, figure, section.place)

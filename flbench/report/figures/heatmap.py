@@ -18,10 +18,10 @@ from flbench.report.figures.style import (
     metric_label,
     no_math,
     panels,
+    row_label,
     scale_of,
     set_panel_title,
     set_title,
-    spelled,
 )
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
@@ -132,9 +132,7 @@ def _draw_map(
             panel.text(x, y + (0.3 if text else 0), gap_text(cell), ha="center", va="center", color=color, fontsize=5)
     panel.set_xlim(-0.5, len(inner) - 0.5)
     panel.set_ylim(len(outer) - 0.5, -0.5)
-    panel.set_xticks(
-        range(len(inner)), [no_math(spelled(at.label) if table.row_axes[-1] == "norm" else at.label) for at in inner]
-    )
+    panel.set_xticks(range(len(inner)), [no_math(row_label((at,), table.row_axes[-1:])) for at in inner])
     panel.set_yticks(range(len(outer)), [no_math(at.label) for at in outer])
     panel.tick_params(length=0)
     panel.grid(visible=False)

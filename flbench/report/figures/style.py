@@ -182,7 +182,7 @@ def panels(
 
     down = math.ceil(count / across)
     across = math.ceil(count / down)
-    heights = [height] * down if isinstance(height, float) else list(height)
+    heights = height if isinstance(height, Sequence) else [height] * down
     figure = Figure(figsize=(WIDTH, sum_in_order(heights) + 0.5), layout="constrained")
     axes = list(figure.subplots(down, across, squeeze=False, height_ratios=heights, **options).ravel())
     for spare in axes[count:]:
@@ -243,6 +243,11 @@ def spelled(norm: str) -> str:
     """
     name, rest = re.fullmatch(r"([a-z]*)(.*)", norm, re.DOTALL).groups()  # type: ignore[union-attr]
     return f"{SPELLED.get(name, name)} {rest.removeprefix('-')}".strip() if name in SPELLED else norm
+
+
+def named(styles: Mapping[tuple[Tick, ...], LineStyle], axes: Sequence[str]) -> dict[str, LineStyle]:
+    """Return the styles of rows by the names that legends have."""
+    return {row_label(row, axes): style for row, style in styles.items()}
 
 
 def row_label(row: Sequence[Tick], axes: Sequence[str]) -> str:
