@@ -1,4 +1,4 @@
-"""``python -m tests.lists`` writes what README.md and docs/ say of the registries: counts and the table of metrics."""
+"""``python -m tests.lists`` writes what README.md and docs/ say of the registries: counts and tables."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 
 from flbench.metric_specs import METRICS
+from flbench.papers import papers
 from flbench.registry import METHODS, NORMS
+from flbench.report.paper import figure_kinds
 from tests.mutation.engine_mutations import ENGINE_MUTATIONS
 from tests.mutation.harness import MUTATIONS
 
 ROOT = Path(__file__).parents[1]
-README, STATISTICS = ROOT / "README.md", ROOT / "docs" / "statistics.md"
+README, REPORT, STATISTICS = ROOT / "README.md", ROOT / "docs" / "report.md", ROOT / "docs" / "statistics.md"
 
 
 def main() -> None:
@@ -24,6 +26,9 @@ def written() -> dict[Path, str]:
     mutations = [*MUTATIONS, *ENGINE_MUTATIONS]
     equivalent = sum(bool(mutation.equivalent) for mutation in mutations)
     metrics = "".join(f"| `{name}` | {metric.what} |\n" for name, metric in METRICS.items())
+    figures = "".join(
+        f"| `{name}` | {kind.shows} | {kind.requires} |\n" for name, kind in figure_kinds(papers()).items()
+    )
     return {
         README: _filled(
             README,
@@ -31,6 +36,7 @@ def written() -> dict[Path, str]:
             (r"the other (\w+) are equivalent", ("no", "one", "two", "three", "four", "five")[equivalent]),
             (r"There are (\d+) normalizations and (\d+) methods", len(NORMS.classes), len(METHODS.classes)),
         ),
+        REPORT: _filled(REPORT, (r"\| kind \| shows \| requires \|\n\| --- \| --- \| --- \|\n((?:\|.*\n)+)", figures)),
         STATISTICS: _filled(STATISTICS, (r"\| metric \| definition \|\n\| --- \| --- \|\n((?:\|.*\n)+)", metrics)),
     }
 

@@ -75,6 +75,10 @@ def shown_names(ctx: typer.Context, incomplete: str) -> list[str]:
         return _fields_after(ctx.params.get("names") or (), incomplete)
     if what == "kind":
         return list(KINDS)
+    if what == "figure":
+        from flbench.cli.plot import kinds  # imports the report, which other words do not need
+
+        return kinds(incomplete)
     return next((list(registry.classes) for registry in REGISTRIES if registry.kind == what), [])
 
 

@@ -71,6 +71,17 @@ def kinds() -> list[dict[str, Any]]:
     return rows
 
 
+def figures() -> list[dict[str, Any]]:
+    """Return every kind of figure, as JSON: its ``name``, what it ``shows``, and what runs it ``requires``."""
+    from flbench.papers import papers  # with the report, which imports pandas: a Tab would take three times as long
+    from flbench.report.paper import figure_kinds
+
+    return [
+        {"name": name, "shows": kind.shows, "requires": kind.requires.replace("`", "")}
+        for name, kind in figure_kinds(papers()).items()
+    ]
+
+
 def sweeps(folder: Path) -> list[dict[str, Any]]:
     """Return every sweep file below a folder with its number of runs, or what is wrong with it."""
     rows: list[dict[str, Any]] = []
@@ -172,6 +183,14 @@ def _example(field: str, row: Mapping[str, Any]) -> str:
 
 def _default_of_field(field: Mapping[str, Any]) -> str:
     return "required" if field["required"] else "–" if field["default"] is None else format_scalar(field["default"])
+
+
+def figure_table(rows: list[dict[str, Any]]) -> Table:
+    """Return one line for each kind of figure."""
+    table = plain_table(["figure", "shows", "requires"])
+    for row in rows:
+        table.add_row(row["name"], escape(row["shows"]), escape(row["requires"]))
+    return table
 
 
 def sweep_table(rows: list[dict[str, Any]]) -> Table:

@@ -42,13 +42,7 @@ def plot(
         str,
         typer.Argument(
             autocompletion=kinds,
-            help="gains: planned comparisons with intervals; overview: those of the first page, of all data sets; "
-            "phase: their gain over two axes of columns; budget: over the number of tried settings; curves: over "
-            "rounds; lr, dirichlet: over the learning rate, over Dirichlet's beta; data: federated and centralized "
-            "over the samples seen; heatmap: method x norm; published: ours against the paper's; cost: bytes until "
-            "the target; labels: samples of each class at each client; why: accuracy against what probes saw; "
-            "sharpening: lr x lambda_max / 2 over rounds; overfit, features: what local training does to classes and "
-            "to features (probes of these names); sharpness, rank, deep: what studies of these kinds found.",
+            help="A kind of figure; `flbench show figures` lists them with what they show and require.",
         ),
     ],
     specs: SpecsArgument = None,
@@ -99,6 +93,7 @@ def plot(
                 save_as(drawing, numbered)
                 written.append(numbered)
     if not written:
-        raise UserError(f"these runs do not support a figure of {known[kind].shows}")
+        requires = f": it requires {known[kind].requires}" if known[kind].requires else ""
+        raise UserError(f"these runs do not support a figure of {known[kind].shows}{requires}")
     for path in written:
         typer.echo(f"wrote {path}")

@@ -1,4 +1,4 @@
-"""``flbench show``: lists of components, kinds of experiments and sweep files; one of them, a run, a partition."""
+"""``flbench show``: lists of components, figures, kinds and sweep files; one of them, a run, a partition."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from flbench.cli.component_tables import (
     component_details,
     component_table,
     components,
+    figure_table,
+    figures,
     kind_table,
     kinds,
     sweep_table,
@@ -33,7 +35,7 @@ from flbench.store import Store
 
 #: The registries by what lists them. Each name without its ``s`` means one of the list.
 COMPONENTS: Mapping[str, Registry[Any]] = {f"{registry.kind}s": registry for registry in REGISTRIES}
-LISTS = (*COMPONENTS, "kinds", "sweeps")
+LISTS = (*COMPONENTS, "figures", "kinds", "sweeps")
 
 
 def show(
@@ -63,7 +65,7 @@ def show(
         Path | None, typer.Option(help="Also draw the partition as a figure: a .png, .svg or .pdf file.")
     ] = None,
 ) -> None:
-    """List methods, norms, heads, models, data sets, partitions, probes, kinds of experiments, or sweep files.
+    """List methods, norms, heads, models, data sets, partitions, probes, figures, kinds of experiments, or sweep files.
 
     With a NAME, show one of them: its documentation, equation, source, and fields with defaults and limits.
 
@@ -114,6 +116,9 @@ def show(
     if listed == "kinds":
         rows = _chosen(kinds(), "kind", name)
         shown = [kind_table(row) for row in rows]
+    elif listed == "figures":
+        rows = _chosen(figures(), "kind of figure", name)
+        shown = [figure_table(rows)]
     elif listed == "sweeps":
         rows = _chosen(sweeps(folder), "sweep", name)
         shown = [sweep_table(rows)]

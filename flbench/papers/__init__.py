@@ -24,15 +24,22 @@ from flbench.report.runs import Collection
 #: Karakida et al. 2019.
 SHARPNESS = Paper(
     chapters={"sharpness": sharpness_chapter},
-    figures=(FigureKind("sharpness", "lambda_max over the width, and losses over width and learning rate", sharpness),),
+    figures=(
+        FigureKind(
+            "sharpness",
+            "lambda_max over the width, losses over width and learning rate, spectra",
+            sharpness,
+            "studies of this kind",
+        ),
+    ),
 )
 
 #: Daneshmand et al. 2020.
 RANK_COLLAPSE = Paper(
     chapters={"rank": rank_chapter, "deep": deep_chapter},
     figures=(
-        FigureKind("rank", "ranks over the depth of random networks", rank),
-        FigureKind("deep", "ranks and accuracy of deep networks over depth and epochs", deep),
+        FigureKind("rank", "ranks over the depth and width of random networks", rank, "studies of this kind"),
+        FigureKind("deep", "ranks and accuracy of deep networks over depth and epochs", deep, "studies of this kind"),
     ),
 )
 
@@ -59,18 +66,34 @@ def papers(*, published: bool = False, tolerance: float = WIDEST, why: bool = Fa
     # Zhang et al. 2024, arXiv 2308.09565v2.
     label_skew = Paper(
         figures=(
-            FigureKind("published", "ours against the published numbers", figures.published, order=60),
+            FigureKind(
+                "published", "ours against the published numbers", figures.published, "a run at a published setting", 60
+            ),
             FigureKind(
                 "why",
-                "accuracy against the rank and growth of features, and against sharpness",
+                "accuracy against rank and growth of features, and against the learning rate over 2 / lambda_max",
                 figures.why,
+                "the probes `features` and `sharpness`",
                 on_first_page=True,
             ),
-            FigureKind("sharpening", "lr x lambda_max / 2 over rounds", figures_sharpening.sharpening),
             FigureKind(
-                "overfit", "class accuracies before and after local steps on one client", figures_one_class.overfit
+                "sharpening",
+                "the learning rate over 2 / lambda_max over rounds, mean and range over seeds",
+                figures_sharpening.sharpening,
+                "the probe `sharpness` along training",
             ),
-            FigureKind("features", "the features' norms and singular values over rounds", figures_one_class.features),
+            FigureKind(
+                "overfit",
+                "class accuracies of the global model, and after local steps on each client",
+                figures_one_class.overfit,
+                "the probe `overfit`",
+            ),
+            FigureKind(
+                "features",
+                "singular values, first share, norms of features and class embeddings over rounds",
+                figures_one_class.features,
+                "the probe `features`; local-only and the baseline",
+            ),
         ),
         supplement=label_skew_supplement,
     )

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 FEWEST = 3
 
 
-@FIGURES.register("lr", "the metric over the learning rate", order=20)
+@FIGURES.register(
+    "lr", "the metric over the learning rate", requires="at least three rates, all trained to the end", order=20
+)
 def over_lr(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a section: the metric over the learning rate, a panel a column, a line a row."""
     for section in board.sections:
@@ -45,7 +47,7 @@ def over_lr(board: Leaderboard) -> Iterator[Drawing]:
         yield from _draw(section, cells, "lr", "lr", lambda cell: cell.experiment.lr, "learning rate", over)
 
 
-@FIGURES.register("dirichlet", "the metric over Dirichlet's beta", order=30)
+@FIGURES.register("dirichlet", "the metric over Dirichlet's beta", requires="at least three values", order=30)
 def over_beta(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a section: the metric over Dirichlet's beta; the iid partition, if there is one, at its end."""
     for section in board.sections:

@@ -26,7 +26,13 @@ from flbench.report.figures.style import (
 MOST_PANELS, _ACROSS = 8, 4
 
 
-@FIGURES.register("budget", "the expected value over the number of tried settings", order=6, on_first_page=True)
+@FIGURES.register(
+    "budget",
+    "the expected value over the number of tried settings, of at most eight rows and eight columns",
+    requires="tuned settings",
+    order=6,
+    on_first_page=True,
+)
 def budget(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a section: a panel a column, a line a row."""
     for section in board.sections:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@FIGURES.register("cost", "bytes until the target", order=70)
+@FIGURES.register("cost", "bytes until the target", requires="a run that reaches it", order=70)
 def cost(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a table with a target: a panel for each column in which some row reaches it, a line a row."""
     for section in board.sections:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _MARKS = 8
 
 
-@FIGURES.register("curves", "the metric over rounds, with bands", order=10)
+@FIGURES.register("curves", "the metric over rounds, mean ± sd", requires="runs with a curve", order=10)
 def over_rounds(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a table: a panel a column, a line a row, a band of one standard deviation over seeds."""
     for section in board.sections:
@@ -102,7 +102,9 @@ class _Column:
     cells: Mapping[tuple[str, Tick], Cell]
 
 
-@FIGURES.register("data", "centralized and federated training over the samples seen", order=40)
+@FIGURES.register(
+    "data", "federated and centralized training over the samples seen", requires="centralized runs", order=40
+)
 def over_data(board: Leaderboard) -> Iterator[Drawing]:
     """Yield one figure per section with centralized runs: a panel per column, and one of centralized training.
 

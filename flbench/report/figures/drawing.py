@@ -55,6 +55,7 @@ class FigureKind:
         name: in one word.
         shows: what it shows.
         draw: draws them from a leaderboard.
+        requires: what runs must have to support it; empty if it does not say.
         order: position among the figures of a section, ascending.
         reads_data: whether ``draw`` takes the folder of the data sets as its second argument.
         on_first_page: whether the first figure of this kind is one of the few on the first page.
@@ -63,6 +64,7 @@ class FigureKind:
     name: str
     shows: str
     draw: Draw
+    requires: str
     order: int = 100
     reads_data: bool = False
     on_first_page: bool = False
@@ -76,7 +78,14 @@ class Figures:
         self._discovery = Discovery("figure", "flbench.report.figures", "flbench.figures")
 
     def register(
-        self, name: str, shows: str, *, order: int = 100, reads_data: bool = False, on_first_page: bool = False
+        self,
+        name: str,
+        shows: str,
+        *,
+        requires: str = "",
+        order: int = 100,
+        reads_data: bool = False,
+        on_first_page: bool = False,
     ) -> Callable[[Draw], Draw]:
         """Register the decorated function as what draws a kind of figure; the arguments are those of ``FigureKind``.
 
@@ -86,7 +95,8 @@ class Figures:
 
         def enter(draw: Draw) -> Draw:
             self._discovery.before(draw.__module__)
-            taken = self._kinds.setdefault(name, FigureKind(name, shows, draw, order, reads_data, on_first_page))
+            kind = FigureKind(name, shows, draw, requires, order, reads_data, on_first_page)
+            taken = self._kinds.setdefault(name, kind)
             if taken.draw is not draw:
                 places = f"{taken.draw.__module__} and {draw.__module__}"
                 raise InvalidComponent(f"figure {name!r} is registered twice, in {places}")

@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 _LINE, _GAP, _AROUND = 0.14, 0.1, 0.5
 
 
-@FIGURES.register("gains", "planned comparisons with their intervals", order=4, on_first_page=True)
+@FIGURES.register(
+    "gains",
+    "planned comparisons with their intervals and verdicts, a figure for each reference, interactions below",
+    requires="`report.contrasts`",
+    order=4,
+    on_first_page=True,
+)
 def gains(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure for each value that others are compared with.
 

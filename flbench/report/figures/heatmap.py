@@ -38,7 +38,12 @@ _FULL = 0.8
 _CELL = 0.62, 0.5
 
 
-@FIGURES.register("heatmap", "method x norm as colours", order=50)
+@FIGURES.register(
+    "heatmap",
+    "method x norm as colours, without rows and columns that are mostly empty",
+    requires="at least two of each",
+    order=50,
+)
 def heatmap(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a table whose rows have two axes with two values or more; a map a column.
 

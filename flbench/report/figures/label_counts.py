@@ -30,7 +30,9 @@ _TRAIN, _TEST = "#0072B2", "#E69F00"
 _CELL, _WIDEST, _HIGHEST = 0.36, 12.0, 16.0
 
 
-@FIGURES.register("labels", "samples of each class that each client holds", order=80, reads_data=True)
+@FIGURES.register(
+    "labels", "samples of each class at each client", requires="the data on this machine", order=80, reads_data=True
+)
 def labels(board: Leaderboard, root: Path | None = None) -> Iterator[Drawing]:
     """Yield one figure per partition, of its first seed; partitions of data that are not in ``root`` are omitted.
 

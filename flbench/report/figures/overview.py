@@ -18,7 +18,13 @@ from flbench.report.planned import Planned
 FEWEST = 2
 
 
-@FIGURES.register("overview", "planned comparisons of the first page, of all sections", order=3, on_first_page=True)
+@FIGURES.register(
+    "overview",
+    "planned comparisons of the first page, of all data sets",
+    requires="`report.contrasts` in two sections, against the same values",
+    order=3,
+    on_first_page=True,
+)
 def overview(board: Leaderboard) -> Iterator[Drawing]:
     """Draw comparisons of the first compared field, with those of its values that several sections compare others with.
 

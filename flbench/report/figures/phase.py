@@ -24,7 +24,13 @@ FEWEST = 3
 _PLACE = 0.42, 0.34
 
 
-@FIGURES.register("phase", "the gain of planned comparisons over two axes of columns", order=5, on_first_page=True)
+@FIGURES.register(
+    "phase",
+    "gains over two axes of columns, such as classes and E; bold with * where the corrected test shows one",
+    requires="three places on both axes",
+    order=5,
+    on_first_page=True,
+)
 def phase(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure for each value that others are compared with, a map for each of them; no interactions.
 
