@@ -35,7 +35,7 @@ from flbench.sweeps.spec import NAME, Strict
 CONTRIBUTED = "contributed"
 METADATA = "contribution.yaml"
 
-_HEAD = "# Written by `flbench contribute`, checked by `flbench verify --results`: do not edit.\n"
+_HEAD = "# Written by `flbench export --contribute`, checked by `flbench verify --results`: do not edit.\n"
 
 _Text = Annotated[str, Field(min_length=1, max_length=2000)]
 

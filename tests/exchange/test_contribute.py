@@ -25,7 +25,7 @@ TINY = ADA / "tiny.parquet"
 CONTRIBUTE = ("export", "--contribute")
 
 YAML = """\
-# Written by `flbench contribute`, checked by `flbench verify --results`: do not edit.
+# Written by `flbench export --contribute`, checked by `flbench verify --results`: do not edit.
 contributor: Ada Lovelace
 files:
   tiny.parquet:

@@ -167,7 +167,7 @@ def _draw_data(section: Section, columns: Sequence[_Column], collection: Collect
             panel.set_xlabel("training samples seen")
     figure.supylabel(metric_label(everything[0].metric), fontsize="medium")
     set_title(figure, f"{section.title}: {spread_text(everything)}")
-    names = {key: f"{key[0].removesuffix(key[1].label)}{spelled(key[1].label)}" for key in keys}
+    names = {key: ", ".join([key[0].removesuffix(key[1].label).strip(), spelled(key[1].label)]) for key in keys}
     legend(figure, {name: styles[ticks[key]] for key, name in names.items()})
     caption = f"{section.title}: federated and centralized training over the samples seen, {spread_text(everything)}."
     return Drawing(file_name("data", section.title), caption, figure, section.place)
