@@ -15,7 +15,8 @@ from flbench.report.provenance import Provenance
 from flbench.report.runs import Collection
 from flbench.report.summary import Overall
 from flbench.report.supplement import Supplement
-from flbench.report.tables import Layout, Table
+from flbench.report.tables import Table
+from flbench.sweeps.layout import Layout
 
 S = TypeVar("S", bound=Supplement)
 

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 from flbench.metric_specs import METRICS
 from flbench.report.board import Section
 from flbench.report.cells import Cell, Position, tick_of
-from flbench.report.planned import Planned, is_baseline_but_for, is_named, means
+from flbench.report.planned import Planned, is_named, meant_by
 from flbench.report.stats import LEVEL
 from flbench.report.summary import mean_ranks
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick
 from flbench.report.wording import column_name
-from flbench.sweeps import condition
+from flbench.sweeps.match import all_of
 
 #: Most columns where sweeps do not name them, and most rows.
 MOST_COLUMNS, MOST_ROWS = 5, 12
@@ -168,7 +168,7 @@ def _columns_of(section: Section, sections: int) -> list[Column]:
     ]
     if section.layout.headline is None:
         return columns[: max(1, MOST_COLUMNS // sections)]
-    wanted = list(map(condition, section.layout.headline))
+    wanted = list(map(all_of, section.layout.headline))
     places = {
         number: next((place for place, test in enumerate(wanted) if test(column.cells[0].experiment)), None)
         for number, column in enumerate(columns)
@@ -241,9 +241,9 @@ def _better(column: Column, baseline: Cell | None) -> set[Position]:
     alone = [one for one in column.section.planned if one.cells == 1 and not one.between and one.column == column.name]
     for one in reversed(alone):  # the first of several counts
         every = column.table.cells.values()
-        has_value, is_other = (means(every, one.pair.field, of) for of in (one.pair.value, one.pair.against))
+        has_value, is_other = (meant_by(value, every) for value in (one.pair.value, one.pair.against))
         if baseline and is_other(baseline.experiment):
-            is_baseline = is_baseline_but_for(one.pair.field, column.section.layout)
+            is_baseline = column.section.layout.is_baseline_but_for(one.pair.field)
             meant = (cell for cell in column.cells if has_value(cell.experiment) and is_baseline(cell.experiment))
             found |= {cell.at: one.contrast for cell in meant}
     is_lower_better = METRICS[column.table.metric].lower_is_better

@@ -33,10 +33,10 @@ from flbench.report.runs import Collection, Run, varied_methods
 from flbench.report.selection import OfKind, by_kind
 from flbench.report.stats import Contrast, contrasts
 from flbench.report.summary import overalls
-from flbench.report.tables import Layout, Table, lay_out, varies
+from flbench.report.tables import Table, lay_out, varies
 from flbench.report.ticks import Tick, axis_label, axis_value, tick
-from flbench.sweeps import condition
 from flbench.sweeps.axes import SECTION, axes_of, check_axis, check_metric
+from flbench.sweeps.layout import Layout
 
 #: Settings that a section's constants name even at their default.
 ALWAYS_NAMED = frozenset({"lr", "local_steps", "batch_size", "clients", "method", "norm", "partition", "rounds"})
@@ -159,8 +159,9 @@ def _section(title: str, name: str, collection: Collection, layout: Layout) -> S
 
 def _with_details(table: Table, collection: Collection, layout: Layout, budgets: Mapping[str, int]) -> Table:
     """Return a table with its baseline, the contrasts to it, and the costs of its cells."""
-    is_baseline = condition(layout.baseline) if layout.baseline else lambda _: False
-    row = next((r for (r, _), cell in table.cells.items() if is_baseline(cell.experiment)), None)
+    is_baseline = layout.is_baseline_but_for()
+    found = (r for (r, _), cell in table.cells.items() if layout.baseline and is_baseline(cell.experiment))
+    row = next(found, None)
     to_baseline: dict[Position, Contrast] = {}
     costs = []
     compared = [cell for cell in table.cells.values() if cell.contest is not None]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell, grouped, rows_of
-from flbench.report.tables import Layout, axes_for
+from flbench.report.tables import axes_for
 from flbench.report.ticks import Tick, place_label
+from flbench.sweeps.layout import Layout
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flbench.config import Training, normal_path
+from flbench.config import Training
 from flbench.plugin_files import plugin_files
 from flbench.report.board import Options
 from flbench.report.runs import Collection, collect
-from flbench.report.tables import Between, Layout, Pair
 from flbench.run_sources import Source
-from flbench.sweeps import AGAINST, BETWEEN, CONTRAST_KEYS, IF, Sweep
+from flbench.sweeps import Sweep
+from flbench.sweeps.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def parts_of(source: Source, sweeps: Sequence[Sweep], **changes: Any) -> tuple[P
         return (Part(layout, collect(source, select_by=layout.select_by, metric=layout.metric)),)
     groups: dict[tuple[Layout, str], list[Sweep]] = {}
     for sweep in sweeps:
-        layout = dataclasses.replace(layout_of(sweep), **changes)
+        layout = dataclasses.replace(sweep.layout, **changes)
         # The races of one search are those of its sweep alone.
         groups.setdefault((layout, sweep.spec_hash if sweep.search else ""), []).append(sweep)
     parts = []
@@ -78,42 +77,6 @@ def parts_of(source: Source, sweeps: Sequence[Sweep], **changes: Any) -> tuple[P
         }
         parts.append(Part(layout, found, places))
     return tuple(parts)
-
-
-def layout_of(sweep: Sweep) -> Layout:
-    """Return the report options of a sweep."""
-    options = sweep.spec.report
-    layout = Layout(
-        options.metric,
-        options.rows,
-        options.cols,
-        options.select_by,
-        tune=tuple(dict.fromkeys((*options.tune, *(sweep.search.axes if sweep.search else ())))),
-        contrasts=tuple(pair for contrast in options.contrasts for pair in pairs_of(contrast)),
-        margin=options.margin,
-        target=options.target,
-        search=sweep.search,
-        headline=None if options.headline is None else tuple(map(conditions_of, options.headline)),
-    )
-    if options.baseline is None:
-        return layout
-    return dataclasses.replace(layout, baseline=conditions_of(options.baseline))
-
-
-def conditions_of(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a mapping of a sweep file as FIELD=VALUE conditions."""
-    return tuple(f"{path}={json.dumps(value)}" for path, value in values.items())
-
-
-def pairs_of(contrast: Mapping[str, Any]) -> Iterator[Pair]:
-    """Yield a comparison for each value that a planned comparison of a sweep file names."""
-    ((field, values),) = ((key, raw) for key, raw in contrast.items() if key not in CONTRAST_KEYS)
-    between = None
-    for other, (first, second) in contrast.get(BETWEEN, {}).items():
-        between = Between(normal_path(other), json.dumps(first), json.dumps(second))
-    where = conditions_of(contrast.get(IF, {}))
-    for value in values if isinstance(values, list) else [values]:
-        yield Pair(normal_path(field), json.dumps(value), json.dumps(contrast[AGAINST]), between, where)
 
 
 def merged(parts: Sequence[Part]) -> Collection:

@@ -12,22 +12,21 @@ comparisons of the section alone, once for the tests of differences and once for
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flbench.config import Experiment, short_name
+from flbench.config import Experiment
 from flbench.errors import UserError
-from flbench.messages import format_scalar
 from flbench.registry import Component
 from flbench.report.cells import Cell, rows_of, tick_of
 from flbench.report.selection import OfKind
 from flbench.report.stats import Contrast, Difference, corrected, paired
-from flbench.report.tables import KIND_TITLES, Axes, Layout, Pair
+from flbench.report.tables import KIND_TITLES, Axes
 from flbench.report.ticks import Tick, place_label
-from flbench.sweeps import condition
+from flbench.sweeps.layout import Layout, Pair
+from flbench.sweeps.match import Condition, all_of
 
 
 @dataclass(frozen=True)
@@ -69,22 +68,22 @@ class Planned:
     @property
     def value(self) -> str:
         """``fn``; with the name of its field where it is a number, ``coefficient 0.3``."""
-        return _named(self.pair.field, self.pair.value)
+        return self.pair.value.name
 
     @property
     def against(self) -> str:
         """``none``."""
-        return text_of(self.pair.against)
+        return self.pair.against.label
 
     @property
     def among(self) -> str:
         """``with fedavg, lr 0.01`` where the comparison is among these cells alone; else empty."""
-        return f"with {', '.join(map(value_text, self.pair.where))}" if self.pair.where else ""
+        return f"with {', '.join(one.name for one in self.pair.among)}" if self.pair.among else ""
 
     @property
     def reference(self) -> str:
         """``none``, or ``none with fedavg``; with the name of its field where it is a number, ``coefficient 0``."""
-        return f"{_named(self.pair.field, self.pair.against)} {self.among}".rstrip()
+        return f"{self.pair.against.name} {self.among}".rstrip()
 
     @property
     def name(self) -> str:
@@ -99,34 +98,12 @@ class Planned:
     @property
     def between(self) -> str:
         """``classes:1 minus iid``; empty where it is no interaction."""
-        between = self.pair.between
-        return "" if between is None else f"{text_of(between.first)} minus {text_of(between.second)}"
+        return " minus ".join(one.label for one in self.pair.between)
 
 
 def full_name(name: str, among: str, between: str) -> str:
     """Return ``fn against none``, with the cells it is among and the columns it is between where there are any."""
     return ", ".join(filter(None, [f"{name} {among}".rstrip(), between]))
-
-
-def value_text(condition: str) -> str:
-    """Return the value of a FIELD=VALUE condition as its label, a number with the name of its field."""
-    field, _, value = condition.partition("=")
-    return _named(field, value)
-
-
-def _named(field: str, value: str) -> str:
-    """Return ``fn``; with the name of its field where it is a number, ``coefficient 0.3``."""
-    name = "" if isinstance(json.loads(value), str | dict) else short_name(field).rpartition(".")[2]
-    return f"{name} {text_of(value)}".lstrip()
-
-
-def text_of(value: str) -> str:
-    """Return a value from JSON as its label: ``ln``, ``cosine(learned=true)``."""
-    parsed = json.loads(value)
-    if not isinstance(parsed, dict):
-        return format_scalar(parsed)
-    settings = ", ".join(f"{name}={format_scalar(one)}" for name, one in parsed.items() if name != "name")
-    return f"{parsed.get('name', '')}({settings})" if settings else str(parsed.get("name", ""))
 
 
 class Gain(NamedTuple):
@@ -165,16 +142,11 @@ def is_named(cells: Iterable[Cell], layout: Layout) -> Callable[[Cell], bool]:
     """Return a test whether a planned comparison has a cell, which is the baseline but for the compared value."""
     cells = list(cells)
     tests = [
-        (is_baseline_but_for(pair.field, layout), means(cells, pair.field, value))
+        (layout.is_baseline_but_for(pair.field), meant_by(value, cells))
         for pair in layout.contrasts
         for value in (pair.value, pair.against)
     ]
     return lambda cell: any(is_baseline(cell.experiment) and has(cell.experiment) for is_baseline, has in tests)
-
-
-def is_baseline_but_for(field: str, layout: Layout) -> Callable[[Experiment], bool]:
-    """Return a test whether an experiment is the baseline, whatever its value of a field."""
-    return condition(one for one in layout.baseline if not one.startswith(f"{field}="))
 
 
 def gains_of(kind: OfKind, pair: Pair) -> Gains:
@@ -183,14 +155,15 @@ def gains_of(kind: OfKind, pair: Pair) -> Gains:
     Raises:
         UserError: two values of its field match the one to compare with.
     """
-    is_meant = condition(pair.where)
+    is_meant = all_of(pair.among)
     cells = [cell for cell in rows_of(kind.shown) if is_meant(cell.experiment)]
-    if pair.between is None:
+    if not pair.between:
         return _differences(cells, kind.axes, pair)
-    field = pair.between.field
-    is_first, is_second = _is(field, pair.between.first), _is(field, pair.between.second)
-    firsts = _differences([cell for cell in cells if is_first(cell.experiment)], kind.axes, pair)
-    seconds = _differences([cell for cell in cells if is_second(cell.experiment)], kind.axes, pair)
+    field = pair.between[0].field
+    firsts, seconds = (
+        _differences([cell for cell in cells if one.holds_for(cell.experiment)], kind.axes, pair)
+        for one in pair.between
+    )
     others = {place.without(field): gains for place, gains in seconds.items()}
     return {
         place.without(field): {
@@ -208,7 +181,7 @@ def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> Gains:
     Raises:
         UserError: two values of the field match the one to compare with.
     """
-    is_first, is_reference = means(cells, pair.field, pair.value), means(cells, pair.field, pair.against)
+    is_first, is_reference = meant_by(pair.value, cells), meant_by(pair.against, cells)
     references: dict[Hashable, Cell] = {}
     firsts: dict[Place, dict[_Key, Cell]] = {}
     seen: set[Hashable] = set()
@@ -220,7 +193,7 @@ def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> Gains:
             other = tick_of(references.setdefault((place, row), cell), pair.field)
             if other != this:
                 raise UserError(
-                    f"planned comparison against {pair.field}: {text_of(pair.against)}: {other.label} and {this.label} "
+                    f"planned comparison against {pair.field}: {pair.against.label}: {other.label} and {this.label} "
                     "both match; give the settings that tell them apart"
                 )
         elif is_first(cell.experiment) and (place, cell.unit) not in seen:
@@ -236,19 +209,14 @@ def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> Gains:
     }
 
 
-def means(cells: Iterable[Cell], field: str, value: str) -> Callable[[Experiment], bool]:
-    """Return a test whether a field has a value: the component with this label if a cell has it, else any match."""
+def meant_by(condition: Condition, cells: Iterable[Cell]) -> Callable[[Experiment], bool]:
+    """Return a test whether a field has a value: the component with its label if a cell has it, else any match."""
 
     def has_label(experiment: Experiment) -> bool:
-        component = getattr(experiment, field, None)
-        return isinstance(component, Component) and component.label() == text_of(value)
+        component = getattr(experiment, condition.field, None)
+        return isinstance(component, Component) and component.label() == condition.label
 
-    return has_label if any(has_label(cell.experiment) for cell in cells) else _is(field, value)
-
-
-def _is(field: str, value: str) -> Callable[[Experiment], bool]:
-    """Return a test whether a field has a value."""
-    return condition([f"{field}={value}"])
+    return has_label if any(has_label(cell.experiment) for cell in cells) else condition.holds_for
 
 
 def _difference(gains: Sequence[Gain], values: Callable[[Cell], Mapping[int, float]]) -> Difference | None:

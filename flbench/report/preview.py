@@ -5,20 +5,19 @@ The sections, rows, columns and comparisons are those that the report makes of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from flbench.config import Training, Where
 from flbench.errors import UserError
 from flbench.report.cells import Cell, cells_of, grouped, merge_rows, rows_of
 from flbench.report.leaderboard import section_of
-from flbench.report.parts import conditions_of, layout_of, pairs_of
-from flbench.report.planned import Gains, gains_of, text_of, value_text
+from flbench.report.planned import Gains, gains_of
 from flbench.report.runs import Run
 from flbench.report.selection import OfKind, by_kind
-from flbench.report.tables import Layout
 from flbench.report.ticks import place_label
-from flbench.sweeps import CONTRAST_KEYS, Sweep, condition
+from flbench.sweeps import Sweep
+from flbench.sweeps.layout import Layout, Pair
+from flbench.sweeps.match import Condition, all_of
 
 #: Columns that a message lists.
 _MOST_LISTED = 12
@@ -29,14 +28,14 @@ def check_report_of(sweep: Sweep) -> None:
 
     Where options change the cells of the file, it may lack some, and only what the report refuses is a mistake.
     """
-    options = sweep.spec.report
-    if not (options.contrasts or options.headline):
+    layout = sweep.layout
+    if not (layout.contrasts or layout.headline):
         return
-    sections = _sections(sweep, layout_of(sweep).spelled_out())
-    for index, contrast in enumerate(options.contrasts):
-        _check_contrast(sweep, contrast, ("report", "contrasts", index), sections)
+    sections = _sections(sweep, layout.spelled_out())
+    for pair in layout.contrasts:
+        _check_contrast(sweep, pair, [kind for section in sections for kind in section])
     if sweep.is_whole and sections:
-        for index, wanted in enumerate(options.headline or ()):
+        for index, wanted in enumerate(layout.headline or ()):
             _check_column(sweep, wanted, ("report", "headline", index), sections)
 
 
@@ -47,22 +46,19 @@ def _sections(sweep: Sweep, layout: Layout) -> list[list[OfKind]]:
     return [by_kind(merge_rows(cells_of(members, layout.metric), layout.rows), layout) for members in found]
 
 
-def _check_contrast(sweep: Sweep, contrast: Mapping[str, Any], where: Where, sections: Sequence[list[OfKind]]) -> None:
-    (key,) = (key for key in contrast if key not in CONTRAST_KEYS)
-    kinds = [kind for section in sections for kind in section]
-    for index, pair in enumerate(pairs_of(contrast)):
-        try:
-            found = [gains_of(kind, pair) for kind in kinds]
-        except UserError as error:
-            raise sweep.file.error(where, str(error)) from None
-        if sweep.is_whole and not any(map(_is_paired, found)):
-            both = f"{text_of(pair.value)} and {text_of(pair.against)}"
-            place = (*where, key, index) if isinstance(contrast[key], list) else (*where, key)
-            raise sweep.file.error(
-                place,
-                f"no two cells of a data set and model, with a seed in common, differ in {pair.field} alone, {both}"
-                f"{_conditions_text(pair.where)}{' in both columns' if pair.between else ''}: fix or remove it",
-            )
+def _check_contrast(sweep: Sweep, pair: Pair, kinds: Sequence[OfKind]) -> None:
+    where = pair.value.given.where
+    try:
+        found = [gains_of(kind, pair) for kind in kinds]
+    except UserError as error:
+        raise sweep.file.error(where[:3], str(error)) from None  # ("report", "contrasts", its number)
+    if sweep.is_whole and not any(map(_is_paired, found)):
+        raise sweep.file.error(
+            where,
+            f"no two cells of a data set and model, with a seed in common, differ in {pair.field} alone, "
+            f"{pair.value.label} and {pair.against.label}{_conditions_text(pair.among)}"
+            f"{' in both columns' if pair.between else ''}: fix or remove it",
+        )
 
 
 def _is_paired(gains: Gains) -> bool:
@@ -74,14 +70,13 @@ def _is_paired(gains: Gains) -> bool:
     return False
 
 
-def _check_column(sweep: Sweep, wanted: Mapping[str, Any], where: Where, sections: Sequence[list[OfKind]]) -> None:
-    conditions = conditions_of(wanted)
-    is_wanted = condition(conditions)
+def _check_column(sweep: Sweep, wanted: Sequence[Condition], where: Where, sections: Sequence[list[OfKind]]) -> None:
+    is_wanted = all_of(wanted)
     columns = [column for first, *_ in sections for column in _columns(first)]
     if not any(is_wanted(cell.experiment) for _, cell in columns):
         here = list(dict.fromkeys(name or "a single one" for name, _ in columns))
         listed = f"{'; '.join(here[:_MOST_LISTED])}{'; ...' if len(here) > _MOST_LISTED else ''}"
-        message = f"no column{_conditions_text(conditions)}: fix or remove it; the columns here: {listed}"
+        message = f"no column{_conditions_text(wanted)}: fix or remove it; the columns here: {listed}"
         raise sweep.file.error(where, message)
 
 
@@ -92,5 +87,5 @@ def _columns(kind: OfKind) -> Iterator[tuple[str, Cell]]:
         yield place_label(kind.axes.cols, kind.axes.col(first)), first
 
 
-def _conditions_text(conditions: Sequence[str]) -> str:
-    return f" with {', '.join(map(value_text, conditions))}" if conditions else ""
+def _conditions_text(conditions: Sequence[Condition]) -> str:
+    return f" with {', '.join(one.name for one in conditions)}" if conditions else ""

@@ -16,8 +16,9 @@ from flbench.choices import ON_VALIDATION_DATA, SelectBy
 from flbench.metric_specs import METRICS, value_of
 from flbench.report.cells import Cell, grouped, rows_of, tick_of, with_columns
 from flbench.report.stats import summarize
-from flbench.report.tables import Axes, Layout, axes_for
+from flbench.report.tables import Axes, axes_for
 from flbench.report.ticks import axis_value, place_label
+from flbench.sweeps.layout import Layout
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,9 @@ from typing import TypeVar
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell
 from flbench.report.stats import interval_across, summarize
-from flbench.report.tables import MAX_COLUMNS, Layout, Table
+from flbench.report.tables import MAX_COLUMNS, Table
 from flbench.report.ticks import Tick, place_label
+from flbench.sweeps.layout import Layout
 
 R = TypeVar("R")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,77 +9,15 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from flbench.choices import SelectBy
-from flbench.config import ALIASES
-from flbench.halving import Halving
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell, Position, grouped, rows_of, tick_of, with_columns
 from flbench.report.stats import Contrast, contrasts
 from flbench.report.ticks import Tick, axis_label, place_label
 from flbench.sweeps.axes import axes_of
+from flbench.sweeps.layout import Layout
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: The margin of a tie between shares, where the sweep names none.
-POINT = 0.01
-
-
-@dataclass(frozen=True)
-class Between:
-    """Two values of a field, both as JSON: a difference at the first is compared with that at the second."""
-
-    field: str
-    first: str
-    second: str
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A planned comparison of a field's value with another one, both as JSON."""
-
-    field: str
-    value: str
-    against: str
-    between: Between | None = None
-    where: tuple[str, ...] = ()  # FIELD=VALUE conditions of the cells that are compared
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The ``report`` section of a sweep."""
-
-    metric: str = "acc"  # what is shown and ranked
-    # Fields that make rows and columns.
-    rows: tuple[str, ...] = ("method", "norm")
-    cols: tuple[str, ...] = ("partition",)
-    select_by: SelectBy = "last"  # the rule that chooses a run's round and a row's settings
-    # FIELD=VALUE conditions of the row that the others are compared with.
-    baseline: tuple[str, ...] = ("method=fedavg", "norm=none")
-    tune: tuple[str, ...] = ("lr",)  # hyperparameters to choose where they vary
-    contrasts: tuple[Pair, ...] = ()  # planned comparisons
-    margin: float | None = None  # a cell at most this much worse than the best ties; None: ``tie_margin`` chooses
-    target: float | None = None  # value to which rounds and bytes are counted; None: the final value of the baseline
-    search: Halving | None = None  # how settings were dropped before the last round
-    # Columns on the first page, each as FIELD=VALUE conditions; None: the first ones.
-    headline: tuple[tuple[str, ...], ...] | None = None
-
-    @property
-    def tie_margin(self) -> float:
-        """The margin of a tie: that of the sweep, else the default."""
-        return self.default_margin if self.margin is None else self.margin
-
-    @property
-    def default_margin(self) -> float:
-        """A point for shares, and 0, without ties, for other metrics."""
-        return POINT if METRICS[self.metric].percent else 0.0
-
-    def spelled_out(self) -> Layout:
-        """Return the same layout with the full names of fields."""
-        rows, cols, tune = (
-            tuple(ALIASES.get(axis, axis) for axis in axes) for axes in (self.rows, self.cols, self.tune)
-        )
-        return dataclasses.replace(self, rows=rows, cols=cols, tune=tune)
 
 
 @dataclass(frozen=True)

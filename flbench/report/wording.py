@@ -8,8 +8,9 @@ from flbench.metric_specs import METRICS, Metric
 from flbench.report.cells import Cell
 from flbench.report.costs import Reached
 from flbench.report.stats import Contrast, Difference, summarize
-from flbench.report.tables import POINT, Layout, Table
+from flbench.report.tables import Table
 from flbench.report.ticks import Tick, axis_label, place_label
+from flbench.sweeps.layout import POINT, Layout
 
 #: Mark of a cell that is not significantly worse than the best.
 TIED = "≈"

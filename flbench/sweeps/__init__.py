@@ -11,7 +11,7 @@ import gc
 import hashlib
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,18 +20,14 @@ from flbench.config import KINDS, Assembler, Experiment, canonical_json, label
 from flbench.halving import Halving
 from flbench.messages import unknown
 from flbench.sweeps.expand import Arithmetic, expand
-from flbench.sweeps.match import Rule
+from flbench.sweeps.layout import Layout, condition
 from flbench.sweeps.options import apply_sets, read_fields, read_only, split_address
-from flbench.sweeps.report import OF_CELLS, check_report
+from flbench.sweeps.report import OF_CELLS, read_report
 from flbench.sweeps.search import read_search
 from flbench.sweeps.source import Source, SpecError
-from flbench.sweeps.spec import AGAINST, BETWEEN, CONTRAST_KEYS, IF, SweepSpec
+from flbench.sweeps.spec import SweepSpec
 
 __all__ = [
-    "AGAINST",
-    "BETWEEN",
-    "CONTRAST_KEYS",
-    "IF",
     "SpecError",
     "Sweep",
     "collection_paused",
@@ -61,6 +57,7 @@ class Sweep:
         path: the file.
         file: its content as given, with the line or the option of every value.
         options: the ``--set``, ``--only`` and ``--limit`` options given, as typed.
+        layout: how it is reported.
         search: how settings are dropped before the last round; None: all are trained to it.
     """
 
@@ -73,6 +70,7 @@ class Sweep:
     path: Path
     file: Source = field(compare=False)
     options: tuple[str, ...]
+    layout: Layout
     search: Halving | None = None
 
     @property
@@ -161,8 +159,10 @@ def _load(path: Path, sets: tuple[str, ...], only: tuple[str, ...], limit: int |
     spec = SweepSpec.read(source)
     with collection_paused():
         experiments, varying, arithmetic, cells = expand(source, spec, conditions, limit)
-    check_report(source, spec, cells, experiments)
+    layout = read_report(source, spec, cells, experiments)
     search = read_search(source, spec, experiments)
+    if search is not None:
+        layout = replace(layout, search=search, tune=tuple(dict.fromkeys((*layout.tune, *search.axes))))
     options = [f"--set {text}" for text in sets] + [f"--only {text}" for text in only]
     return Sweep(
         name=spec.name,
@@ -174,6 +174,7 @@ def _load(path: Path, sets: tuple[str, ...], only: tuple[str, ...], limit: int |
         path=path,
         file=source,
         options=(*options, *([f"--limit {limit}"] if limit is not None else [])),
+        layout=layout,
         search=search,
     )
 
@@ -189,12 +190,6 @@ def experiment_from(fields: Iterable[str]) -> Experiment:
     seed = cell.pop("seed", assembler.defaults["seed"]).value
     (experiment,) = assembler.validated(cell).experiments([seed])
     return experiment
-
-
-def condition(only: Iterable[str], prefix: str = "--only ") -> Callable[[Experiment], bool]:
-    """Return a test whether an experiment meets every ``FIELD=VALUE``; raises SpecError as ``read_only`` does."""
-    rules = [Rule(source, layer) for source, layer in read_only(only, prefix)]
-    return lambda experiment: all(rule.holds_for(experiment) for rule in rules)
 
 
 @contextmanager

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from flbench.config import (
@@ -11,12 +15,14 @@ from flbench.config import (
     Cell,
     Experiment,
     FieldProblem,
+    GivenValue,
     Layer,
     TypedValue,
     parse_field,
     registry_of,
+    short_name,
 )
-from flbench.messages import unknown
+from flbench.messages import format_scalar, unknown
 from flbench.registry import plain
 from flbench.sweeps.source import Source
 
@@ -64,6 +70,56 @@ class Rule:
         """Return whether an experiment meets every condition."""
         values = ((getattr(experiment, path.partition(".")[0], None), tests) for path, tests in self._tests.items())
         return all(value is not None and any(test(value) for test in tests) for value, tests in values)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A field, and the value that it must have, or values of which it must have one; parsed once.
+
+    Attributes:
+        field: its path.
+        form: the value as JSON; equal conditions have equal ones.
+        given: the value with its place in the file.
+        rule: its test.
+    """
+
+    field: str
+    form: str
+    given: GivenValue = dataclasses.field(compare=False, repr=False)
+    rule: Rule = dataclasses.field(compare=False, repr=False)
+
+    @classmethod
+    def each_of(cls, source: Source, layer: Layer) -> tuple[Condition, ...]:
+        """Return the conditions of a layer; raises SpecError for one that cannot be tested."""
+        return tuple(
+            cls(path, json.dumps(given.raw, sort_keys=True), given, Rule(source, {path: given}))
+            for path, given in layer.items()
+        )
+
+    @cached_property
+    def label(self) -> str:
+        """``ln``, ``cosine(learned=true)``."""
+        raw = self.given.raw
+        if not isinstance(raw, dict):
+            return format_scalar(raw)
+        settings = ", ".join(f"{name}={format_scalar(one)}" for name, one in raw.items() if name != "name")
+        return f"{raw.get('name', '')}({settings})" if settings else str(raw.get("name", ""))
+
+    @property
+    def name(self) -> str:
+        """The label; with the name of the field where it is a number: ``coefficient 0.3``."""
+        named = "" if isinstance(self.given.raw, str | dict) else short_name(self.field).rpartition(".")[2]
+        return f"{named} {self.label}".lstrip()
+
+    def holds_for(self, experiment: Experiment) -> bool:
+        """Return whether an experiment meets it."""
+        return self.rule.holds_for(experiment)
+
+
+def all_of(conditions: Iterable[Condition]) -> Callable[[Experiment], bool]:
+    """Return a test whether an experiment meets all conditions."""
+    known = tuple(conditions)
+    return lambda experiment: all(one.holds_for(experiment) for one in known)
 
 
 def values_here(path: str, labels: Iterable[str | None]) -> str:

@@ -58,7 +58,10 @@ def read_only(only: Iterable[str], prefix: str = "--only ") -> list[tuple[Source
         path = _normal_path(option, field)
         values = value if isinstance(value, list) else [value]
         wanted[path] = (option, [*wanted.get(path, ("", []))[1], *values])
-    sources = [_source_of({path: pair}) for path, pair in wanted.items()]
+    joined = {
+        path: (option, given if len(given) > 1 else given[0]) for path, (option, given) in wanted.items() if given
+    }
+    sources = [_source_of({path: pair}) for path, pair in {**wanted, **joined}.items()]
     return [(source, source.read_layer(source.data, (), seed=True)) for source in sources]
 
 

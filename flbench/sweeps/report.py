@@ -1,9 +1,9 @@
-"""Check the ``report`` section of a sweep: its fields and values exist, and each entry has an effect on the cells."""
+"""Read the ``report`` section of a sweep: its fields and values exist, and each entry has an effect on the cells."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from flbench.choices import ON_VALIDATION_DATA
@@ -12,7 +12,8 @@ from flbench.errors import UserError
 from flbench.messages import did_you_mean, format_scalar, unknown
 from flbench.metric_specs import METRICS
 from flbench.sweeps.axes import check_axis, check_metric
-from flbench.sweeps.match import Rule, values_here
+from flbench.sweeps.layout import Layout, Pair
+from flbench.sweeps.match import Condition, Rule, values_here
 from flbench.sweeps.source import Source, component_form
 from flbench.sweeps.spec import AGAINST, BETWEEN, CONTRAST_KEYS, IF, Report, SweepSpec, Values
 
@@ -20,10 +21,10 @@ from flbench.sweeps.spec import AGAINST, BETWEEN, CONTRAST_KEYS, IF, Report, Swe
 OF_CELLS = ("base", "axes", "zip", "grids", "exclude", "overrides")
 
 
-def check_report(
+def read_report(
     source: Source, spec: SweepSpec, cells: Sequence[ValidCell], experiments: Sequence[Experiment]
-) -> None:
-    """Raise SpecError for a mistake in ``report``.
+) -> Layout:
+    """Return how a sweep is reported; raises SpecError for a mistake in ``report``.
 
     An entry without an effect is a mistake in the file. Where ``--set`` changes the cells, the entries of the file were
     written for other cells, and only those that ``--set`` gives must have an effect.
@@ -45,27 +46,41 @@ def check_report(
     if report.select_by in ON_VALIDATION_DATA and any(not getattr(run, "val_fraction", True) for run in experiments):
         hint = f"{report.select_by} needs held-out data: set val_fraction, for example to 0.1, in base"
         raise source.error(("report", "select_by"), hint)
-    places: list[tuple[Where, Values]] = [
-        (("report", "headline", at), one) for at, one in enumerate(report.headline or ())
-    ]
-    places += [(("report", "baseline"), report.baseline)] if report.baseline is not None else []
-    rules = [(where, source.read_layer(values, where)) for where, values in places]
-    for _, layer in rules:
-        Rule(source, layer)
+
+    def read(values: Values, *where: str | int) -> tuple[Condition, ...]:
+        return Condition.each_of(source, source.read_layer(values, ("report", *where)))
+
+    headline = tuple(read(one, "headline", at) for at, one in enumerate(report.headline or ()))
+    baseline = None if report.baseline is None else read(report.baseline, "baseline")
     contrasts = [
-        _read_contrast(source, contrast, ("report", "contrasts", index))
+        read_contrast(source, contrast, ("report", "contrasts", index))
         for index, contrast in enumerate(report.contrasts)
     ]
     effects = _Effects(source, cells)
-    for where, layer in rules:
-        effects.require(where, layer)
-    for contrast in contrasts:
-        for column in contrast.columns:
-            for value in (*contrast.values, contrast.against):
-                effects.require(contrast.where, value, contrast.among, column)
+    for at, wanted in enumerate(headline):
+        effects.require(("report", "headline", at), *wanted)
+    if baseline is not None:
+        effects.require(("report", "baseline"), *baseline)
+    for index, pairs in enumerate(contrasts):
+        first = pairs[0]
+        for column in first.between or (None,):
+            for one in (*(pair.value for pair in pairs), first.against):
+                effects.require(("report", "contrasts", index), one, *first.among, *([column] if column else []))
     if "tune" in report.model_fields_set:
         for index, field in enumerate(report.tune):
             effects.require_variation(("report", "tune", index), normal_path(field))
+    layout = Layout(
+        report.metric,
+        report.rows,
+        report.cols,
+        report.select_by,
+        tune=report.tune,
+        contrasts=tuple(pair for pairs in contrasts for pair in pairs),
+        margin=report.margin,
+        target=report.target,
+        headline=None if report.headline is None else headline,
+    )
+    return layout if baseline is None else replace(layout, baseline=baseline)
 
 
 def _check_axes(source: Source, report: Report, cells: Sequence[ValidCell]) -> None:
@@ -102,16 +117,16 @@ class _Effects:
         self._source, self._cells = source, cells
         self._are_changed = source.has_option(OF_CELLS)
 
-    def require(self, where: Where, *conditions: Layer) -> None:
+    def require(self, where: Where, *conditions: Condition) -> None:
         """Raise SpecError where no cell meets all conditions of an entry."""
-        given = [one for layer in conditions for one in layer.items()]
-        if self._is_excused(*(value.where for _, value in given)) or self._is_met(*conditions):
+        if self._is_excused(*(one.given.where for one in conditions)) or self._is_met(*conditions):
             return
-        for path, value in given:
-            if not self._is_met({path: value}):
-                here = values_here(path, (cell.label(path) for cell in self._cells))
-                raise self._source.error(value.where, f"{_text(value)} matches no cell: fix or remove it; {here}")
-        together = " and ".join(f"{path}: {_text(value)}" for path, value in given)
+        for one in conditions:
+            if not self._is_met(one):
+                here = values_here(one.field, (cell.label(one.field) for cell in self._cells))
+                message = f"{format_scalar(one.given.raw)} matches no cell: fix or remove it; {here}"
+                raise self._source.error(one.given.where, message)
+        together = " and ".join(f"{one.field}: {format_scalar(one.given.raw)}" for one in conditions)
         raise self._source.error(where, f"matches no cell: fix or remove it; here no cell has {together}")
 
     def require_variation(self, where: Where, path: str) -> None:
@@ -125,35 +140,15 @@ class _Effects:
     def _is_excused(self, *places: Where) -> bool:
         return self._are_changed and not any(map(self._source.is_option, places))
 
-    def _is_met(self, *conditions: Layer) -> bool:
-        rules = [Rule(self._source, layer) for layer in conditions]
-        return any(all(rule.matches(cell.values, cell.assembler) for rule in rules) for cell in self._cells)
+    def _is_met(self, *conditions: Condition) -> bool:
+        return any(all(one.rule.matches(cell.values, cell.assembler) for one in conditions) for cell in self._cells)
 
     def _varies(self, path: str) -> bool:
         return len({cell.label(path) for cell in self._cells} - {None}) > 1
 
 
-@dataclass(frozen=True)
-class _Contrast:
-    """A planned comparison as conditions of cells.
-
-    Attributes:
-        where: its place in the file.
-        values: the values of its field that are compared, each a condition.
-        against: the value that they are compared with.
-        among: the cells that are compared.
-        columns: the two columns whose differences are compared; without ``between`` one, of all cells.
-    """
-
-    where: Where
-    values: tuple[Layer, ...]
-    against: Layer
-    among: Layer
-    columns: tuple[Layer, ...]
-
-
-def _read_contrast(source: Source, contrast: Values, where: Where) -> _Contrast:
-    """Return a planned comparison: values of one field, the value to compare with, and two columns."""
+def read_contrast(source: Source, contrast: Values, where: Where) -> tuple[Pair, ...]:
+    """Return a planned comparison of each value of one field with another one, in one column or between two."""
     key = _compared_field(source, contrast, where)
     raw, reference = contrast[key], contrast[AGAINST]
     if isinstance(reference, list):
@@ -162,20 +157,20 @@ def _read_contrast(source: Source, contrast: Values, where: Where) -> _Contrast:
     if not isinstance(among, dict):
         raise source.error((*where, IF), f"expected a mapping, as {{method: fedavg}}, got {among!r}")
     ((path, given),) = source.read_layer({key: raw}, where).items()
-    found = _Contrast(
-        where,
-        _each(path, given),
-        {path: GivenValue(reference, (*where, AGAINST))},
-        source.read_layer(among, (*where, IF)),
-        _columns(source, contrast[BETWEEN], path, (*where, BETWEEN)) if BETWEEN in contrast else ({},),
-    )
-    for layer in ({path: given}, found.against, found.among, *found.columns):
-        Rule(source, layer)
-    for value in found.values:
-        if _form(path, value[path].raw) == _form(path, reference):
+    layer = source.read_layer(among, (*where, IF))
+    between = _columns(source, contrast[BETWEEN], path, (*where, BETWEEN)) if BETWEEN in contrast else ()
+    Rule(source, {path: given})
+    (against,) = Condition.each_of(source, {path: GivenValue(reference, (*where, AGAINST))})
+    meant = Condition.each_of(source, layer)
+    columns = tuple(one for column in between for one in Condition.each_of(source, column))
+    pairs = [
+        Pair(value, against, meant, columns) for one in _each(path, given) for value in Condition.each_of(source, one)
+    ]
+    for pair in pairs:
+        if _form(path, pair.value.given.raw) == _form(path, reference):
             hint = f"{path} {format_scalar(reference)} is compared with itself"
             raise source.error((*where, AGAINST), f"expected another value than those compared: {hint}")
-    return found
+    return tuple(pairs)
 
 
 def _compared_field(source: Source, contrast: Values, where: Where) -> str:
@@ -214,10 +209,6 @@ def _each(path: str, given: GivenValue) -> tuple[Layer, ...]:
     if not isinstance(given.raw, list):
         return ({path: given},)
     return tuple({path: GivenValue(one, (*given.where, index))} for index, one in enumerate(given.raw))
-
-
-def _text(given: GivenValue) -> str:
-    return format_scalar(given.raw)
 
 
 def _form(path: str, raw: Any) -> Any:

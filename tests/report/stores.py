@@ -19,10 +19,12 @@ from flbench.report.page.document import document
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import Part
 from flbench.report.runs import Collection, Run
-from flbench.report.tables import Layout
 from flbench.report.write.html import to_html
 from flbench.report.write.markdown import to_markdown
 from flbench.store import Attempt, Lease, Store
+from flbench.sweeps.layout import Layout, Pair, conditions
+from flbench.sweeps.report import read_contrast
+from flbench.sweeps.source import Source
 
 NUMERICS = {"device": "cpu", "executor": "loop", "precision": "fp32", "torch": "2.11.0"}
 ENVIRONMENT = {
@@ -40,11 +42,24 @@ ENVIRONMENT = {
 
 
 def leaderboard_of(collection: Collection, **options: Any) -> Leaderboard:
-    """The leaderboard of runs that are laid out alike; ``options`` are a sweep's, the document's or of papers."""
+    """The leaderboard of runs that are laid out alike; ``options`` are a sweep's, the document's or of papers.
+
+    Conditions of ``baseline`` and ``headline`` may be texts, such as ``norm=ln``.
+    """
     document = {name: value for name, value in options.items() if name in Options.__dataclass_fields__}
     compared = {name: value for name, value in options.items() if name in ("published", "tolerance", "why")}
     layout = {name: value for name, value in options.items() if name not in document | compared}
+    if isinstance((layout.get("baseline") or (None,))[0], str):
+        layout["baseline"] = conditions(layout["baseline"])
+    if isinstance(((layout.get("headline") or (None,))[0] or (None,))[0], str):
+        layout["headline"] = tuple(map(conditions, layout["headline"]))
     return build([Part(Layout(**layout), collection)], Options(**document), papers(**compared))
+
+
+def pair(**contrast: Any) -> Pair:
+    """A planned comparison as a sweep file has it: ``pair(norm="ln", against="none")``."""
+    (found,) = read_contrast(Source("spec.yaml", "version: 1"), contrast, ("report", "contrasts", 0))
+    return found
 
 
 def finished_runs(requests: Iterable[Experiment], **record: float) -> Collection:

@@ -15,10 +15,10 @@ from flbench.report.blocks import Charts, Heading
 from flbench.report.charts import Points, charts
 from flbench.report.parts import Part
 from flbench.report.runs import Collection, Run, collect
-from flbench.report.tables import Layout
 from flbench.report.write.html import to_html
 from flbench.run_sources import StoreSource
 from flbench.store import Store
+from flbench.sweeps.layout import Layout
 from tests.report.stores import accuracy, claim, experiment, fail, finish, small_sweep
 from tests.report.test_html import PageReader
 

@@ -20,12 +20,11 @@ from flbench.report.figures.drawing import Drawing, save_as
 from flbench.report.figures.style import COLORS, color_numbers, row_styles, spelled
 from flbench.report.paper import figure_kinds
 from flbench.report.runs import Collection, Run, collect
-from flbench.report.tables import Pair
 from flbench.report.ticks import Tick
 from flbench.run_sources import StoreSource
 from flbench.store import Lease, Store
 from tests.papers.label_skew.test_claims_published import done, seeds
-from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, records, write_figures
+from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, pair, records, write_figures
 
 
 def board(store: Store, **options: Any) -> Leaderboard:
@@ -192,7 +191,7 @@ def test_of_many_rows_the_baseline_the_planned_and_the_best_are_shown(tmp_path: 
     for place, norm in enumerate(norms):
         for lr in (0.01, 0.1, 1):
             finish(store, experiment(norm=norm, lr=lr), 0.1 + 0.05 * place)
-    (drawing,) = drawings(store, kind, contrasts=(Pair("norm", '"rms"', '"none"'),))
+    (drawing,) = drawings(store, kind, contrasts=(pair(norm="rms", against="none"),))
     names = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
     assert {*names} == {f"fedavg, {spelled(norm)}" for norm in norms if norm not in ("ln", "fn")} and len(names) == 8
     assert max(len(panel.lines) for panel in axes_of(drawing)) <= 2 * 8  # with a mark for missing seeds each

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from functools import cache
 from itertools import product
@@ -17,8 +16,8 @@ from flbench.report.headline import MOST_COLUMNS, MOST_ROWS, headline
 from flbench.report.output import written
 from flbench.report.page.first import MOST_FIGURES, pictures_of_first
 from flbench.report.runs import Collection, Run
-from flbench.report.tables import Pair
-from tests.report.stores import experiment, leaderboard_of, markdown_of
+from flbench.sweeps.layout import Pair, conditions
+from tests.report.stores import experiment, leaderboard_of, markdown_of, pair
 
 NORMS = ("none", "fn", "ln", "gn", "rms", "bn")
 METHODS = ("fedavg", "fedyogi", "fedadam", "scaffold")
@@ -39,7 +38,7 @@ def board(
 
 
 def pairs(*norms: str) -> tuple[Pair, ...]:
-    return tuple(Pair("norm", json.dumps(norm), json.dumps("none")) for norm in norms)
+    return tuple(pair(norm=norm, against="none") for norm in norms)
 
 
 def test_the_baseline_comes_first_then_the_planned_rows() -> None:
@@ -61,9 +60,9 @@ def test_the_baseline_comes_first_then_the_planned_rows() -> None:
         ((('partition="classes:1"',), ("E=10",)), ["classes:1", "iid"]),
     ],
 )
-def test_columns_are_those_that_the_sweep_names(chosen: object, names: list[str] | None) -> None:
+def test_columns_are_those_that_the_sweep_names(chosen: tuple[Any, ...] | None, names: list[str] | None) -> None:
     (section,) = board().sections
-    layout = dataclasses.replace(section.layout, headline=chosen)
+    layout = dataclasses.replace(section.layout, headline=None if chosen is None else tuple(map(conditions, chosen)))
     found = headline([dataclasses.replace(section, layout=layout)])
     assert (found and [column.name for column in found.columns]) == names
 

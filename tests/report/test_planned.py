@@ -13,9 +13,9 @@ from flbench.errors import UserError
 from flbench.report.board import Section
 from flbench.report.runs import Collection, Run
 from flbench.report.stats import Difference, corrected, equivalence_p, paired
-from flbench.report.tables import Between, Pair
 from flbench.report.write.json import to_json
-from tests.report.stores import draw, experiment, leaderboard_of, markdown_of
+from flbench.sweeps.layout import conditions
+from tests.report.stores import draw, experiment, leaderboard_of, markdown_of, pair
 
 #: Values of three seeds by normalization, partition and E. Gains of ln: one class, E 10: 0.20, 0.21, 0.22; one class,
 #: E 1: 0.1, 0.1, 0.1; iid, E 10: 0.01, 0, 0.02; iid, E 1: 0.1, 0.11, 0.12. So the interactions are 0.19, 0.21, 0.20 and
@@ -30,8 +30,8 @@ VALUES: Mapping[tuple[str, str, int], Sequence[float]] = {
     ("none", "iid", 1): (0.70, 0.71, 0.72),
     ("ln", "iid", 1): (0.80, 0.82, 0.84),
 }
-GAIN = Pair("norm", '"ln"', '"none"')
-INTERACTION = Pair("norm", '"ln"', '"none"', Between("partition", '"classes:1"', '"iid"'))
+GAIN = pair(norm="ln", against="none")
+INTERACTION = pair(norm="ln", against="none", between={"partition": ["classes:1", "iid"]})
 
 
 def board_of(values: Mapping[tuple[str, str, int], Sequence[float]], rounds: int | None = None, **options: Any) -> Any:
@@ -111,7 +111,7 @@ def test_interactions_pair_the_cells_of_one_method() -> None:
     (section,) = leaderboard_of(Collection(runs), contrasts=(INTERACTION,)).sections
     (one,) = section.planned
     assert one.contrast.difference.mean == pytest.approx(0.2), "scaffold has no run with iid data"
-    among = [dataclasses.replace(GAIN, where=(f'method="{method}"',)) for method in ("fedavg", "scaffold")]
+    among = [dataclasses.replace(GAIN, among=conditions([f"method={method}"])) for method in ("fedavg", "scaffold")]
     (section,) = leaderboard_of(Collection(runs), contrasts=(GAIN, *among)).sections
     found = {(one.name, one.column): (one.contrast.difference.mean, one.cells) for one in section.planned}
     assert found["ln against none", "classes:1"] == (pytest.approx(0.55), 2)
@@ -121,8 +121,8 @@ def test_interactions_pair_the_cells_of_one_method() -> None:
 
 
 def test_the_head_of_a_table_says_what_all_its_comparisons_share() -> None:
-    lr = dataclasses.replace(GAIN, where=("lr=0.01",)), dataclasses.replace(INTERACTION, where=("lr=0.01",))
-    page = markdown_of(board_of(VALUES, contrasts=lr))
+    lr = [dataclasses.replace(one, among=conditions(["lr=0.01"])) for one in (GAIN, INTERACTION)]
+    page = markdown_of(board_of(VALUES, contrasts=tuple(lr)))
     assert "| comparison with lr 0.01 | iid, E 1 |" in page and "\n| ln against none |" in page
     assert "| comparison with lr 0.01, classes:1 minus iid | E 1 |" in page
     page = markdown_of(board_of(VALUES, contrasts=(GAIN, lr[0])))
@@ -194,7 +194,7 @@ def test_the_overview_has_a_row_of_panels_a_section_and_a_column_a_reference() -
         for seed in range(3)
     ]
     runs = tuple(Run(request, request.rounds, "done", record={"acc": acc}) for request, acc in requests)
-    contrasts = (GAIN, Pair("norm", '"scale"', '"none"'), Pair("norm", '"ln"', '"scale"'))
+    contrasts = (GAIN, pair(norm="scale", against="none"), pair(norm="ln", against="scale"))
     (other,) = leaderboard_of(Collection(runs), contrasts=contrasts).sections
     (drawing,) = draw(dataclasses.replace(both, sections=(*both.sections, other)), "overview")
     assert drawing.name == "overview" and drawing.place is None
@@ -262,7 +262,7 @@ def test_a_compared_number_has_the_name_of_its_field() -> None:
         for dose, seed in itertools.product((0, 1), range(3))
     ]
     runs = tuple(Run(one, one.rounds, "done", record={"acc": 0.5 + 0.01 * one.seed}) for one in requests)
-    options = {"rows": ("method.coefficient",), "contrasts": (Pair("method.coefficient", "1", "0"),)}
+    options = {"rows": ("method.coefficient",), "contrasts": (pair(**{"method.coefficient": 1, "against": 0}),)}
     (section,) = leaderboard_of(Collection(runs), **options).sections
     assert [one.name for one in section.planned] == ["coefficient 1 against 0"]
     assert [one.reference for one in section.planned] == ["coefficient 0"], "the title of its figure"
@@ -282,18 +282,18 @@ def norms(*values: Any) -> Collection:
 def test_a_name_means_the_component_with_its_defaults() -> None:
     """Not the mean over all its settings, and not the last of them."""
     runs = norms("none", "scale", {"name": "scale", "factor": 3}, "ln")
-    pairs = (Pair("norm", '"scale"', '"none"'), Pair("norm", '"ln"', '"scale"'))
+    pairs = (pair(norm="scale", against="none"), pair(norm="ln", against="scale"))
     (section,) = leaderboard_of(runs, contrasts=pairs).sections
     found = {one.name: (one.contrast.difference.mean, one.cells) for one in section.planned}
     assert found == {"scale against none": (pytest.approx(0.11), 1), "ln against scale": (pytest.approx(0.22), 1)}
-    (section,) = leaderboard_of(runs, contrasts=(Pair("norm", '"ln"', '"scale(factor=3)"'),)).sections
+    (section,) = leaderboard_of(runs, contrasts=(pair(norm="ln", against="scale(factor=3)"),)).sections
     (one,) = section.planned
     assert one.contrast.difference.mean == pytest.approx(0.11), "a label means itself"
 
 
 def test_a_name_that_two_settings_match_cannot_be_the_reference() -> None:
     runs = norms({"name": "scale", "factor": 3}, {"name": "scale", "factor": 30}, "ln")
-    (section,) = leaderboard_of(runs, contrasts=(Pair("norm", '"scale"', '"ln"'),)).sections
+    (section,) = leaderboard_of(runs, contrasts=(pair(norm="scale", against="ln"),)).sections
     assert [one.cells for one in section.planned] == [2], "the mean over both"
     with pytest.raises(UserError, match=r"against norm: scale: scale\(factor=3\) and scale\(factor=30\) both match"):
-        leaderboard_of(runs, contrasts=(Pair("norm", '"ln"', '"scale"'),))
+        leaderboard_of(runs, contrasts=(pair(norm="ln", against="scale"),))

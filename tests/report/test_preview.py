@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from flbench.errors import UserError
-from flbench.report.parts import layout_of
 from flbench.report.preview import check_report_of
 from flbench.sweeps import SpecError, Sweep, load_sweep
 from tests.report.stores import finished_runs, leaderboard_of
@@ -76,7 +75,7 @@ def test_the_check_agrees_with_the_report(tmp_path: Path) -> None:
     )
     good = sweep(tmp_path, text)
     check_report_of(good)
-    layout = vars(layout_of(good))
+    layout = vars(good.layout)
     board = leaderboard_of(finished_runs(good.experiments), **layout)
     for section in board.sections:
         assert {one.pair for one in section.planned} == {*layout["contrasts"]}
@@ -86,7 +85,7 @@ def test_the_check_agrees_with_the_report(tmp_path: Path) -> None:
         "axes: {norm: [ln, {name: gn, groups: 8}, {name: gn, groups: 4}]}",
     )
     with pytest.raises(UserError, match="both match"):
-        leaderboard_of(finished_runs(ambiguous.experiments), **vars(layout_of(ambiguous)))
+        leaderboard_of(finished_runs(ambiguous.experiments), **vars(ambiguous.layout))
 
 
 def test_options_that_leave_cells_out_may_leave_the_report_without_them(tmp_path: Path) -> None:

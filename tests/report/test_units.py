@@ -9,9 +9,8 @@ import pytest
 
 from flbench.report.board import Leaderboard
 from flbench.report.runs import Collection, Run
-from flbench.report.tables import Pair
 from flbench.report.write.json import to_json
-from tests.report.stores import experiment, leaderboard_of, markdown_of
+from tests.report.stores import experiment, leaderboard_of, markdown_of, pair
 
 #: FedBN is FedAvg here, FedProx is with one step, and FedLC is not.
 ACCS = {"fedavg": 0.6, "fedbn": 0.6, "fedprox": 0.6, "fedlc": 0.5}
@@ -59,8 +58,8 @@ def test_a_copy_in_one_column_is_compared_once_and_shares_the_marks() -> None:
 
 
 def test_planned_comparisons_average_methods_and_are_corrected_among_themselves() -> None:
-    pair = Pair("norm", '"ln"', '"none"')
-    (section,) = board(contrasts=(pair,)).sections
+    gain = pair(norm="ln", against="none")
+    (section,) = board(contrasts=(gain,)).sections
     first, second = section.planned
     # Differences 0.1, 0.11, 0.12 by seed in every method: mean 0.11, sd 0.01, t = 0.11 / (0.01 / sqrt 3) = 19.05.
     assert (first.name, first.column) == ("ln against none", "E 1, classes:1")
@@ -68,5 +67,5 @@ def test_planned_comparisons_average_methods_and_are_corrected_among_themselves(
     assert (first.cells, second.cells) == (2, 3), "with one step FedProx is FedAvg"
     raw = first.contrast.difference.p
     assert raw == pytest.approx(0.00274, abs=1e-5) and first.contrast.p == pytest.approx(2 * raw)
-    text = markdown_of(board(contrasts=(pair,)))
+    text = markdown_of(board(contrasts=(gain,)))
     assert "### Planned comparisons" in text and "that have a test (2)" in text

@@ -113,8 +113,7 @@ def _draw_map(panel: Axes, percent: Array, shade: Any) -> None:
 def features(board: Leaderboard) -> Iterator[Drawing]:
     """Draw local training and the baseline's method, with one class a client or else in the first column."""
     for section in board.sections:
-        baseline = (text.partition("=") for text in section.layout.baseline)
-        method = next((value.strip('"') for field, _, value in baseline if field == "method"), "")
+        method = next((one.label for one in section.layout.baseline if one.field == "method"), "")
         cells = {
             method: federated(section.details),
             "local-only": federated(section.tables),

@@ -35,9 +35,10 @@ from flbench.report.figures.style import (
 )
 from flbench.report.runs import Collection
 from flbench.report.stats import summarize
-from flbench.report.tables import Layout, Table
+from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
 from flbench.report.wording import row_name
+from flbench.sweeps.layout import Layout
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -45,7 +45,7 @@ def phase(board: Leaderboard) -> Iterator[Drawing]:
 def mapped(section: Section) -> Iterator[list[Planned]]:
     """Yield the planned comparisons of each figure."""
     plain = [one for one in section.planned if not one.between and len(one.place.axes) == 2]
-    for some in grouped(plain, lambda one: (one.pair.field, one.pair.against)):
+    for some in grouped(plain, lambda one: (one.pair.field, one.pair.against.form)):
         if min(map(len, _ticks(some))) >= FEWEST:
             yield some
 

@@ -8,8 +8,7 @@ from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell
 from flbench.report.headline import AnyRow, in_order
 from flbench.report.planned import is_named
-from flbench.report.tables import Layout
-from flbench.sweeps import condition
+from flbench.sweeps.layout import Layout
 
 #: Most lines of a panel.
 MOST_LINES = 8
@@ -31,7 +30,7 @@ def leading(found: Iterable[tuple[AnyRow, Cell, float | None]], layout: Layout) 
     for row, cell, value in found:
         cells.setdefault(row, cell)
         scores.setdefault(row, []).extend([] if value is None else [sign * value])
-    is_baseline = condition(layout.baseline)
+    is_baseline = layout.is_baseline_but_for()
     baselines = {row for row, cell in cells.items() if is_baseline(cell.experiment)}
     is_planned = is_named(cells.values(), layout)
     planned = {row for row, cell in cells.items() if is_planned(cell)}

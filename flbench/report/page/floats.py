@@ -17,7 +17,7 @@ from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.headline import Headline, Row, headline, whole
 from flbench.report.page.first import settings_text
 from flbench.report.page.planned import planned_grid
-from flbench.report.planned import Planned, value_text
+from flbench.report.planned import Planned
 from flbench.report.stats import CONFIDENCE, LEVEL
 from flbench.report.tables import KIND_TITLES
 from flbench.report.ticks import Tick, axis_names
@@ -171,10 +171,10 @@ def _planned(section: Section, some: Sequence[Planned], name: str) -> Table:
     metric, margin = METRICS[section.layout.metric], section.layout.tie_margin
     seeds, pairs = [one.contrast.difference.n for one in some], [one.cells for one in some]
     averaged = f", averaged over {_count(pairs, 'pair')}" if max(pairs) > 1 else ""
-    among = {one.pair.where for one in some}
+    among = {one.pair.among for one in some}
     if len(among) == 1:  # then the caption says it
-        some = [dataclasses.replace(one, pair=dataclasses.replace(one.pair, where=())) for one in some]
-    where = ", ".join(value_text(one) for one in next(iter(among))) if len(among) == 1 else ""
+        some = [dataclasses.replace(one, pair=dataclasses.replace(one.pair, among=())) for one in some]
+    where = ", ".join(one.name for one in next(iter(among))) if len(among) == 1 else ""
     kind = "differences of these differences between columns" if some[0].between else "differences"
     unit = f"{metric.title} (points)" if metric.percent else metric.title
     title = f"{section.title}: planned comparisons{f' with {where}' if where else ''}"
