@@ -1,8 +1,9 @@
 """From a YAML file to typed experiments with run ids; pure: it reads one file and writes nothing.
 
 ``source`` reads YAML and knows lines, ``options`` applies ``--set``, ``spec`` is the file's schema, ``expand`` makes
-cells and runs, ``match`` tests conditions, ``effects`` and ``report`` refuse entries without effect. Which entry wins
-is written down once, at ``spec.SweepSpec``, and printed by ``flbench show schema``.
+cells and runs, ``match`` tests conditions, ``effects`` and ``report`` refuse entries without effect, ``layout`` is the
+``report`` section, typed. Which entry wins is written down once, at ``spec.SweepSpec``, and printed by
+``flbench show schema``.
 """
 
 from __future__ import annotations
