@@ -6,6 +6,7 @@ the highest mean accuracy on the training set.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -57,6 +58,7 @@ def arm_of(one: Any) -> str:
     return INITS[one.init]
 
 
+@cache
 def measured() -> pd.DataFrame:
     """Return a row a sweep, run and recorded epoch; a run of two sweeps is in both, up to the epochs of each."""
     found = []

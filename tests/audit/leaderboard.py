@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from typing import Any
 
 import pandas as pd
 
 from tests.audit import published
-from tests.audit.planned import LEVEL, MARGIN, WITHIN, Comparison, comparisons
-from tests.audit.runs import ROW, SECTIONS, chosen, exported, federated, label, longest, only, recorded
-from tests.audit.tables import CONFIDENCE, At, Row, better, in_order, values
+from tests.audit.cells import (
+    CONFIDENCE,
+    LEVEL,
+    MARGIN,
+    WITHIN,
+    At,
+    Comparison,
+    Row,
+    better,
+    comparisons,
+    in_order,
+    values,
+)
+from tests.audit.runs import ROW, chosen, federated, only, recorded, runs
 
 #: The columns of the table of values, with their heads.
-COLUMNS: dict[str, At] = {
-    "digits (one_class)<br>E 10": ("one_class_digits", (10,)),
-    "digits (skew)<br>classes:1, E 10": ("skew", ("classes:1", 10)),
-    "digits (skew)<br>iid, E 10": ("skew", ("iid", 10)),
-    "cifar10 (cifar10_one_step)<br>classes:1": ("cifar10_one_step", ("classes:1",)),
-    "fashion_mnist, lenet<br>classes:1": ("fashion_mnist_lenet", ("classes:1",)),
-    "fashion_mnist, mlp (one_class)<br>E 10": ("one_class_fashion_mnist", (10,)),
-    "fashion_mnist, mlp (skew_fashion_mnist)<br>classes:1": ("skew_fashion_mnist", ("classes:1",)),
+COLUMNS = {
+    "digits (one_class)<br>E 10": At("one_class_digits", (10,)),
+    "digits (skew)<br>classes:1, E 10": At("skew", ("classes:1", 10)),
+    "digits (skew)<br>iid, E 10": At("skew", ("iid", 10)),
+    "cifar10 (cifar10_one_step)<br>classes:1": At("cifar10_one_step", ("classes:1",)),
+    "fashion_mnist, lenet<br>classes:1": At("fashion_mnist_lenet", ("classes:1",)),
+    "fashion_mnist, mlp (one_class)<br>E 10": At("one_class_fashion_mnist", (10,)),
+    "fashion_mnist, mlp (skew_fashion_mnist)<br>classes:1": At("skew_fashion_mnist", ("classes:1",)),
 }
 
 #: Most rows of the table of values.
@@ -70,9 +80,8 @@ def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]
 
 def _gain(one: Comparison) -> str:
     number = f"{one.mean:+.2f} ± {one.half_width:.2f}"
-    is_different = one.verdict.startswith(("more", "less"))
-    last = f"<br><sub>{one.last.text}</sub>" if one.last else ""
-    return f"{f'**{number}**' if is_different else number}<br><sub>{_verdict(one)}</sub>{last}"
+    last = f"<br><sub>last {one.last[0]:+.2f} ± {one.last[1]:.2f}</sub>" if one.last else ""
+    return f"{f'**{number}**' if one.is_shown else number}<br><sub>{_verdict(one)}</sub>{last}"
 
 
 def _verdict(one: Comparison) -> str:
@@ -132,38 +141,21 @@ def _counts() -> list[str]:
         "fashion_mnist, mlp": ("one_class_fashion_mnist", "skew_fashion_mnist"),
         "fashion_mnist, lenet": ("fashion_mnist_lenet",),
     }
-    status = {
-        page: pd.concat([_results(one).map(lambda result: result["status"]) for one in some])
-        for page, some in sweeps.items()
-    }
-    pages = {page: len(of_runs) for page, of_runs in status.items()}
-    trained, diverged = sum(pages.values()), sum((of_runs == "diverged").sum() for of_runs in status.values())
+    status = {page: pd.concat([runs(one).status for one in some]) for page, some in sweeps.items()}
+    trained, diverged = sum(map(len, status.values())), sum((of == "diverged").sum() for of in status.values())
     return [
         f"{trained:,} training runs on digits, cifar10, fashion_mnist",
         f"{diverged:,} of {trained:,} runs diverged; they have no value.",
-        *(f"{title}: {count:,} runs" for title, count in pages.items()),
+        *(f"{title}: {len(of):,} runs" for title, of in status.items()),
     ]
-
-
-def _results(sweep: str) -> pd.Series[Any]:
-    """Return the results of a sweep or section."""
-    whole, field, value = SECTIONS.get(sweep, (sweep, "", ""))
-    frame = longest(exported(whole, "experiment", "result"))
-    return (frame[frame.experiment.map(lambda one: label(one[field])) == value] if field else frame).result
-
-
-def _rounds(sweep: str) -> int:
-    """Return the rounds of the runs that a search did not drop."""
-    return int(max(one["rounds"] for one in _results(sweep)))
 
 
 def _mean_of(sweep: str) -> str:
     """Return ``mean of the last 5 evaluations (rounds 60 to 100)``, those of the runs that were not dropped."""
-    whole, field, value = SECTIONS.get(sweep, (sweep, "kind", "federated"))
-    runs = recorded(whole)[lambda frame: frame[field] == value]
+    of = recorded(sweep).query("kind == 'federated'")
     ends = [
         (steps, records[-5]["round"], records[-1]["round"])
-        for steps, records in zip(runs.E, runs.records, strict=True)
+        for steps, records in zip(of.E, of.records, strict=True)
         if len(records) >= 5
     ]
     most = {steps: max(last for other, _, last in ends if other == steps) for steps, *_ in ends}
@@ -189,7 +181,7 @@ def _settings() -> list[str]:
         f"{_mean_of('cifar10_one_step')}; lr {rate:g}.",
         *(
             f"fashion_mnist, {only(sweep, 'model')}{where}: {_listed(sweep, 'batch_size', 'E', 'val_fraction')}, "
-            f"fedavg, {partition}{_listed(sweep, 'clients')}, rounds {_rounds(sweep)}; "
+            f"fedavg, {partition}{_listed(sweep, 'clients')}, rounds {runs(sweep).trained.max()}; "
             f"{_mean_of(sweep)}; {best}"
             for sweep, where, partition in (
                 ("fashion_mnist_lenet", "", ""),

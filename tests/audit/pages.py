@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
+
+import pytest
 
 from tests.audit.runs import ROOT
 
 #: Names that contain a digit.
 NAMES = ("2 / lambda_max", "cifar10 (cifar10_one_step)")
+
+#: The page on mechanisms.
+WHY = "docs/why.md"
+
+#: Small numbers as pages write them.
+WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+WORDS.append("thirteen")
+
+
+def span(numbers: Iterable[float], digits: int = 1) -> str:
+    """Return the least and the largest number: ``1.0 to 3.1``."""
+    known = [*numbers]
+    return f"{min(known):.{digits}f} to {max(known):.{digits}f}"
+
+
+def listed(items: Iterable[str | float], digits: int = 0) -> str:
+    """Return ``1.0, 2.0 and 3.0``."""
+    *most, last = (one if isinstance(one, str) else f"{one:.{digits}f}" for one in items)
+    return f"{', '.join(most)} and {last}"
+
+
+def numbers(entry: str) -> list[float]:
+    """Return the number and half-width of a table's entry, bold or not."""
+    return [float(number) for number in entry.strip("*").split(" ± ")]
+
+
+def rounded(*exact: float) -> object:
+    """Return what numbers with two digits must equal; means of multiples of 0.01 % may lie between two of them."""
+    return pytest.approx([one for one in exact if not math.isnan(one)], rel=0, abs=0.005 + 1e-9)
 
 
 def readme() -> str:
@@ -24,6 +56,13 @@ def leaderboard() -> str:
 def details(name: str) -> str:
     """Return a page of details."""
     return (ROOT / "docs/results" / f"{name}.md").read_text()
+
+
+def text(section_of_results: str) -> str:
+    """Return the text of a section of docs/results/README.md, or that of docs/why.md."""
+    if section_of_results == WHY:
+        return plain((ROOT / WHY).read_text())
+    return plain(section(details("README"), section_of_results))
 
 
 def tables(page: str) -> list[list[list[str]]]:

@@ -1,16 +1,17 @@
-"""Published numbers of the label-skew paper beside the exported runs: whether ours agree with them."""
+"""Published numbers of two papers, the label-skew paper and NIID-Bench, beside those of the exported runs."""
 
 from __future__ import annotations
 
+import json
 from functools import cache
 
 import numpy as np
 import pandas as pd
 from scipy import special, stats
 
-from tests.audit.planned import LEVEL, holm
-from tests.audit.runs import ROOT, federated, only
-from tests.audit.tables import At, Row
+from tests.audit.cells import LEVEL, At, Row, holm
+from tests.audit.correlation import student
+from tests.audit.runs import ROOT, exported, federated, only
 
 #: The settings that a published number and a run share; ``lr`` and the like are the paper's.
 SHARED = ["dataset", "model", "clients", "partition", "E", "method", "norm", "bias", "lr", "batch_size"]
@@ -112,28 +113,30 @@ def spread(pool: pd.DataFrame) -> tuple[float, int]:
     return float(np.sqrt((freedom * sd**2).sum() / freedom.sum())), int(freedom.sum())
 
 
+def tested(sweeps: tuple[str, ...] = SWEEPS) -> pd.DataFrame:
+    """Return the numbers that have a test, each once."""
+    return published(sweeps).dropna(subset="p").drop_duplicates([*SHARED, "value", "std"])
+
+
 def summary() -> str:
     """Return the sentence on all published numbers."""
-    numbers = published()
+    numbers, p = published(), tested().p
     counts = numbers.verdict.value_counts()
     undecided = sum(counts.get(one, 0) for one in ("shorter", "too wide", "no spread"))
-    tested = numbers.dropna(subset="p").drop_duplicates([*SHARED, "value", "std"]).p
-    outside, corrected = (tested < LEVEL).sum(), (holm(tested) < LEVEL).sum()
     return (
         f"{len(numbers)} published numbers: holds {counts['holds']}, does not hold {counts['does not hold']}, "
         f"inconclusive {undecided} (shorter {counts['shorter']}), not run {counts['not run']}. Outside "
-        f"the {1 - LEVEL:.0%} interval that runs of full length predict: {outside} of {len(tested)} numbers "
-        f"({LEVEL * len(tested):.1f} expected by chance); after Holm's correction {corrected} of them."
+        f"the {1 - LEVEL:.0%} interval that runs of full length predict: {(p < LEVEL).sum()} of {len(p)} numbers "
+        f"({LEVEL * len(p):.1f} expected by chance); after Holm's correction {(holm(p) < LEVEL).sum()} of them."
     ).replace("95%", "95 %")
 
 
 def beside(row: Row, at: At) -> tuple[float, float, str] | None:
     """Return our number of the last round, the published one and its interval, for a row of a column; None without."""
-    sweep, (partition, *_) = at
-    if sweep not in SWEEPS:
+    if at.sweep not in SWEEPS:
         return None
-    place = {"method": row[0], "norm": row[1], "partition": partition}
-    place |= {name: only(sweep, name) for name in ("dataset", "E")}
+    place = {"method": row[0], "norm": row[1], "partition": at.place[0]}
+    place |= {name: only(at.sweep, name) for name in ("dataset", "E")}
     compared = published().dropna(subset="p")
     found = compared[(compared[list(place)] == list(place.values())).all(axis=1)]
     if found.empty:
@@ -141,3 +144,30 @@ def beside(row: Row, at: At) -> tuple[float, float, str] | None:
     one = found.iloc[0]
     where = "outside" if one.p < LEVEL else "inside"
     return 100 * one.ours, float(one.value), f"{where} {100 * one.low:.2f} to {100 * one.high:.2f}"
+
+
+def niid_bench() -> list[list[str]]:
+    """Return the table of NIID-Bench: ours, published numbers, their difference with its interval, and the verdict.
+
+    Ours are accuracies on the whole test set at the best round of each run. The interval is Welch's; a partition that
+    all published seeds share moves their mean by as much as one of our seeds scatters.
+    """
+    found = []
+    for run in exported("niid_bench").itertuples():
+        best = np.nanmax(np.array([json.loads(line).get("acc_global") for line in run.metrics], dtype=float))
+        method, classes = run.experiment["method"]["name"], run.experiment["partition"]["n"]
+        found.append((classes, method, best, run.result["status"] == "diverged"))
+    runs = pd.DataFrame(found, columns=["classes", "method", "best", "diverged"])
+    paper = pd.read_csv(ROOT / "flbench/papers/niid_bench/published.csv").query("dataset == 'fashion_mnist'")
+    rows = [["method", "partition", "ours", "published", "difference", "verdict"]]
+    for (classes, method), ours in runs.groupby(["classes", "method"]):
+        name, partition = {"fedavg": "FedAvg", "scaffold": "SCAFFOLD"}[method], f"{classes} class{'es' * (classes > 1)}"
+        other = paper.set_index(["label", "partition"]).loc[name, partition]
+        mean, sd, n = 100 * ours.best.mean(), 100 * ours.best.std(), len(ours)
+        difference = mean - other.value
+        reach = student([sd**2 * (1 / n + (classes == 2)), other["std"] ** 2 / 3], [n - 1, 3 - 1])
+        verdict = "does not hold" if abs(difference) > reach else "holds" if reach <= WIDEST else "inconclusive"
+        lost = f", {ours.diverged.sum()} of {n} diverged" if ours.diverged.any() else ""
+        numbers = (f"{other.value:.2f} ± {other['std']:.2f}", f"{difference:+.2f} ± {reach:.2f}")
+        rows.append([name, partition, f"{mean:.2f} ± {sd:.2f}{lost}", *numbers, verdict])
+    return rows

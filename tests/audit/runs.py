@@ -1,4 +1,4 @@
-"""Runs as tables: one row a run of ``results/*.parquet``, read with pandas alone.
+"""Runs of ``results/*.parquet`` as frames of one row a run, read with pandas alone, each file once.
 
 Nothing of ``flbench`` is imported in this folder: what the audit and the report agree on does not follow from shared
 code. The rules are those of ``docs/statistics.md``, written down a second time.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,58 +19,48 @@ ROOT = Path(__file__).parents[2]
 #: The fields that make a row of a table.
 ROW = ["method", "norm", "head"]
 
-#: Sections of the reports on a sweep with several: the sweep, and the field and value that tell them apart.
-SECTIONS = {
-    "one_class_digits": ("one_class", "dataset", "digits"),
-    "one_class_fashion_mnist": ("one_class", "dataset", "fashion_mnist"),
-    "phase_digits": ("phase_diagram", "dataset", "digits"),
-    "phase_fashion_mnist": ("phase_diagram", "dataset", "fashion_mnist"),
-    "constants": ("scale_or_geometry", "model", "mlp(widths=[64, 64])"),
-    "constants_of_a_deeper_network": ("scale_or_geometry", "model", "mlp(widths=[64, 64, 64, 64])"),
+#: A place on the axes of a column.
+Place = tuple[str | int | float, ...]
+
+
+class Sweep(NamedTuple):
+    """A sweep, or a section of one with several: its file, the fields that make a column, and which runs it has."""
+
+    file: str
+    column: tuple[str, ...] = ()
+    where: str = ""
+
+
+SWEEPS = {
+    "one_class_digits": Sweep("one_class", ("E",), "dataset == 'digits'"),
+    "one_class_fashion_mnist": Sweep("one_class", ("E",), "dataset == 'fashion_mnist'"),
+    "heads": Sweep("head_scale", ("E",), "optimizer == 'sgd' and clip_norm.isna()"),
+    "skew": Sweep("skew", ("partition", "E")),
+    "rank_dose": Sweep("rank_dose", ("partition", "lr")),
+    "fashion_mnist": Sweep("fashion_mnist", ("partition",)),
+    "skew_fashion_mnist": Sweep("skew_fashion_mnist", ("partition",)),
+    "fashion_mnist_lenet": Sweep("fashion_mnist_lenet", ("partition",)),
+    "phase_digits": Sweep("phase_diagram", ("partition", "E"), "dataset == 'digits'"),
+    "phase_fashion_mnist": Sweep("phase_diagram", ("partition", "E"), "dataset == 'fashion_mnist'"),
+    "constants": Sweep("scale_or_geometry", ("partition",), "model == 'mlp(widths=[64, 64])'"),
+    "constants_of_a_deeper_network": Sweep(
+        "scale_or_geometry", ("partition",), "model == 'mlp(widths=[64, 64, 64, 64])'"
+    ),
+    "cifar10_one_step": Sweep("cifar10_one_step", ("partition",)),
+    "cifar10_ten_steps": Sweep("cifar10_ten_steps", ("partition",)),
+    "cifar10_tuned": Sweep("cifar10_tuned", ("partition",)),
+    "cifar10_full_length": Sweep("cifar10_full_length", ("partition",)),
 }
 
-#: The fields that make a column, by sweep or section.
-COLUMNS = {
-    "one_class_digits": ["E"],
-    "one_class_fashion_mnist": ["E"],
-    "skew": ["partition", "E"],
-    "rank_dose": ["partition", "lr"],
-    "fashion_mnist": ["partition"],
-    "skew_fashion_mnist": ["partition"],
-    "fashion_mnist_lenet": ["partition"],
-    "phase_digits": ["partition", "E"],
-    "phase_fashion_mnist": ["partition", "E"],
-    "constants": ["partition"],
-    "constants_of_a_deeper_network": ["partition"],
-    "cifar10_one_step": ["partition"],
-    "cifar10_ten_steps": ["partition"],
-    "cifar10_tuned": ["partition"],
-    "cifar10_full_length": ["partition"],
-}
-
-#: Sweeps whose values are means of the last evaluations; those of the others are the last accuracy on the test data.
+#: Evaluations whose mean is the value of a run, in these files; in the others it is the last accuracy on the test data.
 #: Learning rates are chosen on held-out data where there are any.
-TAIL = {
-    "one_class": 5,
-    "head_scale": 5,
-    "skew": 5,
-    "skew_fashion_mnist": 5,
-    "fashion_mnist_lenet": 5,
-    "phase_diagram": 5,
-    "scale_or_geometry": 5,
-    "fedyogi_steps": 5,
-    "cifar10_tuned": 5,
-    "cifar10_one_step": 5,
-    "cifar10_full_length": 5,
+TAIL = 5
+WITH_TAIL = {
+    *("one_class", "head_scale", "skew", "skew_fashion_mnist", "fashion_mnist_lenet", "phase_diagram"),
+    *("scale_or_geometry", "fedyogi_steps", "sharpening", "cifar10_tuned", "cifar10_one_step", "cifar10_full_length"),
 }
 
-
-def is_mean(sweep: str) -> bool:
-    """Return whether the values of a sweep or section are means over evaluations."""
-    return SECTIONS.get(sweep, (sweep,))[0] in TAIL
-
-
-#: Sweeps with successive halving, and the local steps of whole runs; runs of fewer steps were dropped.
+#: Files of sweeps with successive halving, and the local steps of whole runs; runs of fewer steps were dropped.
 SEARCHED = {
     "skew_fashion_mnist": 2000,
     "fashion_mnist_lenet": 10000,
@@ -78,12 +68,6 @@ SEARCHED = {
     "scale_or_geometry": 1000,
     "cifar10_tuned": 1000,
 }
-
-#: A place on the axes of a column.
-Place = tuple[str | int | float, ...]
-
-#: Test images by data set.
-IMAGES = {"digits": 355, "cifar10": 10_000, "fashion_mnist": 10_000}
 
 #: Fields of an experiment that are copied as they are.
 SETTINGS = [
@@ -95,57 +79,72 @@ SETTINGS = [
 COMPONENTS = ["dataset", "model", "method", "norm", "head", "partition"]
 
 
-def exported(sweep: str, *columns: str) -> pd.DataFrame:
-    """Return a file of ``results/`` with its JSON parsed, or some of its columns."""
-    frame = pd.read_parquet(ROOT / "results" / f"{sweep}.parquet", columns=list(columns) or None)
-    return frame.assign(**{name: frame[name].map(json.loads) for name in ("experiment", "result") if name in frame})
+def sweep_of(name: str) -> Sweep:
+    return SWEEPS.get(name, Sweep(name))
+
+
+@cache
+def exported(file: str) -> pd.DataFrame:
+    """Return a file of ``results/`` with its JSON parsed; ``metrics`` are lines, one an evaluation."""
+    frame = pd.read_parquet(ROOT / "results" / f"{file}.parquet")
+    parsed = {name: frame[name].map(json.loads) for name in ("experiment", "result")}
+    return frame.assign(**parsed, metrics=frame.metrics.map(str.splitlines))
 
 
 @cache
 def runs(sweep: str) -> pd.DataFrame:
-    """Return each run's settings, its ``value`` (NaN if it diverged), the ``last`` accuracy, and the ``score``.
+    """Return each run's settings, how it ended, after how many rounds, and its ``lines``, one an evaluation.
 
-    The score ranks learning rates.
+    Of a run that a search extended, the longest one.
     """
-    if sweep in SECTIONS:
-        whole, field, value = SECTIONS[sweep]
-        return runs(whole)[lambda frame: frame[field] == value].reset_index(drop=True)
-    found = []
-    for experiment, result, metrics in longest(exported(sweep, "experiment", "result", "metrics")).to_numpy():
-        records = [json.loads(line) for line in metrics.splitlines()[-TAIL.get(sweep, 1) :]]
-        steps = result["rounds"] * (experiment["local_steps"] or 0)
-        known = result["status"] == "done" and steps >= SEARCHED.get(sweep, 0)
-        value = np.mean([_accuracy(record) for record in records]) if known else np.nan
-        has_held_out = known and sweep in TAIL and experiment["val_fraction"]
-        score = np.mean([record["val_acc"] for record in records]) if has_held_out else value
-        last = _accuracy(records[-1]) if known else np.nan
-        found.append({**_place(experiment), "value": value, "last": last, "score": score})
-    return pd.DataFrame(found)
+    frame = exported(sweep_of(sweep).file)
+    found = pd.DataFrame([_place(experiment) for experiment in frame.experiment])
+    names = {name: [one[name] for one in frame.result] for name in ("run_id", "status")}
+    found = found.assign(**names, trained=[one["rounds"] for one in frame.result], lines=frame.metrics.to_numpy())
+    found = found.sort_values("trained", kind="stable").groupby("run_id").tail(1).sort_index()
+    where = sweep_of(sweep).where
+    return (found.query(where) if where else found).reset_index(drop=True)
 
 
 def _place(experiment: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run."""
-    place = {name: experiment.get(name) for name in SETTINGS} | {"E": experiment["local_steps"]}
+    place = {name: experiment.get(name) for name in SETTINGS} | {"E": experiment.get("local_steps")}
     return place | {name: label(experiment.get(name)) for name in COMPONENTS}
 
 
+@cache
 def recorded(sweep: str) -> pd.DataFrame:
-    """Return the settings of each run with its ``records``, one of each evaluation."""
-    found = longest(exported(sweep, "experiment", "result", "metrics"))
-    records = [[json.loads(line) for line in metrics.splitlines()] for metrics in found.metrics]
-    return pd.DataFrame([_place(experiment) for experiment in found.experiment]).assign(records=records)
+    """Return the runs with their ``records``, one of each evaluation."""
+    return runs(sweep).assign(records=lambda of: [list(map(json.loads, lines)) for lines in of.lines])
 
 
-def longest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the row with the most rounds of each run, which a search extends."""
-    names, rounds = (frame.result.map(lambda one, name=name: one[name]) for name in ("run_id", "rounds"))
-    return frame.loc[rounds.sort_values(kind="stable").groupby(names).tail(1).sort_index().index]
+@cache
+def federated(sweep: str, rounds: int | None = None) -> pd.DataFrame:
+    """Return the runs with clients: their ``value``, ``last`` accuracy and ``score``, at the end or after some rounds.
+
+    NaN for a run that diverged before, or that a search dropped. The score ranks learning rates.
+    """
+    file = sweep_of(sweep).file
+    of = (recorded(sweep) if rounds else runs(sweep)).query("kind == 'federated'").reset_index(drop=True)
+    numbers = []
+    for run in of.itertuples():
+        is_whole = run.status == "done" and run.trained * run.E >= SEARCHED.get(file, 0)
+        end, tail = rounds or (run.trained if is_whole else 0), TAIL if file in WITH_TAIL else 1
+        records = run.records if rounds else map(json.loads, run.lines[-tail:])
+        known = [one for one in records if 0 < one["round"] <= end][-tail:]
+        if not known or known[-1]["round"] != end:
+            numbers.append((np.nan, np.nan, np.nan))
+            continue
+        value = np.mean([accuracy(one) for one in known])
+        is_held_out = file in WITH_TAIL and run.val_fraction
+        score = np.mean([one["val_acc"] for one in known]) if is_held_out else value
+        numbers.append((value, accuracy(known[-1]), score))
+    return of.assign(**pd.DataFrame(numbers, of.index, ["value", "last", "score"]))
 
 
-def federated(sweep: str) -> pd.DataFrame:
-    """Return the runs with clients."""
-    frame = runs(sweep)
-    return frame[frame.kind == "federated"].reset_index(drop=True)
+def accuracy(record: dict[str, Any]) -> float:
+    """Return the mean over clients; that on the whole test set where clients keep parts of the model."""
+    return float(record["acc_global" if "acc_personal" in record else "acc"])
 
 
 def only(sweep: str, name: str) -> Any:
@@ -161,27 +160,17 @@ def label(component: dict[str, Any] | None) -> str:
     name, *settings = component["name"], *(item for item in component.items() if item[0] != "name")
     if name in ("classes", "dirichlet"):
         return f"{name}:{settings[0][1]:g}"
-    return f"{name}({', '.join(f'{key}={_text(value)}' for key, value in settings)})" if settings else name
-
-
-def _text(value: Any) -> str:
-    """Return ``[64, 64]``, ``true``, or a number of six digits."""
-    is_number = isinstance(value, float)
-    return f"{value:g}" if is_number else json.dumps(value)
-
-
-def _accuracy(record: dict[str, Any]) -> float:
-    """Return the mean over clients; that on the whole test set where clients keep parts of the model."""
-    return float(record["acc_global" if "acc_personal" in record else "acc"])
+    texts = [f"{key}={f'{one:g}' if isinstance(one, float) else json.dumps(one)}" for key, one in settings]
+    return f"{name}({', '.join(texts)})" if texts else name
 
 
 @cache
-def chosen(sweep: str) -> pd.DataFrame:
+def chosen(sweep: str, rounds: int | None = None) -> pd.DataFrame:
     """Return the runs of each row and column at the learning rate with the best mean score, if all its seeds finished.
 
     Rows choose among the rates that all rows of their column have.
     """
-    frame, column = federated(sweep), COLUMNS[sweep]
+    frame, column = federated(sweep, rounds), list(sweep_of(sweep).column)
     place = list(dict.fromkeys([*column, "lr"]))
     names = frame.assign(row=frame[ROW].agg(" ".join, axis=1))
     rows = names.groupby(place).row.nunique().rename("with_rate").reset_index()

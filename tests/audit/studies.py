@@ -21,9 +21,9 @@ Claims = dict[str, tuple[str, str]]
 def results(file: str, kind: str) -> pd.DataFrame:
     """Return a row a stored result of one kind: the fields of its experiment, how it ended, and its records."""
     found = []
-    for row in exported(file, "run_id", "experiment", "result", "metrics").itertuples():
+    for row in exported(file).itertuples():
         if row.experiment["kind"] == kind:
-            records = [json.loads(line) for line in row.metrics.splitlines()]
+            records = [json.loads(line) for line in row.metrics]
             ended = {"status": row.result["status"], "length": row.result["rounds"]}
             found.append({**row.experiment, **ended, "run_id": row.run_id, "records": records})
     return pd.DataFrame(found)

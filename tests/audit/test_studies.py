@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from tests.audit import arms, deep, fisher, pages, rank, sharpness
-from tests.audit.studies import Claims, mean_text, results, verdict_of
+from tests.audit.studies import Claims, results, verdict_of
 
 pytestmark = pytest.mark.slow
 
@@ -55,34 +55,6 @@ def test_what_the_first_page_says_of_the_studies(name: str) -> None:
     assert f"](docs/results/{name}.md): {count} claims, {runs:,} runs\n" in text
 
 
-def test_the_sentences_on_the_pretraining_of_the_authors_code() -> None:
-    of, arms_of, last = arms.Trained(arms.measured()), arms.PRETRAINED[75], arms.SWEEPS[75][0]
-    drawn, control = arms.DRAWN[75], arms.CONTROL[75]
-    finals = {arm: of.accuracy(75, 32, arm) for arm in (drawn, *arms_of, control, arms.NORMALIZED)}
-    assert len(last) == 5 and of.rises(75, 32, arms.NORMALIZED)
-
-    def less(other: str) -> list[str]:
-        return [deep.points(finals[arm] - finals[other]) for arm in arms_of]
-
-    raised, end = ([mean_rank(of, arm, layer) for arm in arms_of] for layer in (29, 32))
-    assert end[0] == end[1]
-    text = " ".join((pages.ROOT / "docs/why.md").read_text().split())
-    sentence = (
-        f"From Glorot's weights 32 layers stay at {100 * finals[drawn].mean():.1f} % for 75 epochs. After 25 and 75 "
-        f"steps they reach {' and '.join(deep.percent(finals[arm]) for arm in arms_of)} %, which is "
-        f"{' and '.join(less(arms.NORMALIZED)).replace('+', '')} points above batch normalization; that still rises. "
-        f"Layer 29, the last one whose rank the steps raise, has a rank of {' and '.join(raised)}, layer 32 of {end[0]}"
-        f". Weights that are only scaled have a rank of {mean_text(of.rank(75, 32, control))} and reach "
-        f"{deep.percent(finals[control])} %: pre-training minus this control is {' and '.join(less(control))} "
-        f"points ({len(finals[control])} seeds)."
-    )
-    assert sentence in text
-
-
-def mean_rank(of: arms.Trained, arm: str, layer: int) -> str:
-    return f"{of.ranks(75, 32, arm).map(lambda ranks: ranks[layer - 1]).mean():.1f}"
-
-
 def test_the_numbers_of_runs() -> None:
     """A run on deep networks is one of an arm, a learning rate, a seed and a number of epochs."""
     of_arms = arms.measured()
@@ -94,7 +66,7 @@ def test_the_numbers_of_runs() -> None:
     assert counts == {name: count for name, (*_, count) in STUDIES.items()}
     studies = sum(counts.values())
     assert f" and {studies:,} runs of studies of networks" in pages.leaderboard()
-    (trained,) = re.findall(r"^([\d,]+) training runs", pages.leaderboard(), re.MULTILINE)  # audited in test_audit.py
+    (trained,) = re.findall(r"^([\d,]+) training runs", pages.leaderboard(), re.MULTILINE)  # audited in test_pages.py
     sweeps = set(re.findall(r"sweeps/\w+\.yaml", pages.details("provenance").split("Regenerate with:")[1]))
     total = int(trained.replace(",", "")) + studies
     assert f"(docs/results/provenance.md): {total:,} finished runs of {len(sweeps)} sweeps:" in pages.leaderboard()

@@ -1,23 +1,23 @@
 """The claims on mechanisms, judged from the cells of one sweep by rank correlations, with pandas and scipy alone.
 
-Each function returns a claim as the pages print it. The rules are those of ``docs/statistics.md`` and ``docs/why.md``,
-written down a second time.
+Each function returns a verdict and its evidence as the pages print them. The rules are those of ``docs/statistics.md``
+and ``docs/why.md``, written down a second time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from tests.audit.why_correlations import FEWEST_GROUPS, Direction, Estimate, correlation, mean
+from tests.audit.correlation import FEWEST_GROUPS, Direction, Estimate, correlation, mean
+from tests.audit.why_seeds import Claim
 
 #: The order of names in lists.
 NORMS = ["none", "ln", "ln-static", "ln-before", "ln-channel", "gn", "gn-static", "rms", "bn", "bn-static"]
-NORMS += ["mean-last", "bn-last", "fn", "fn-layerwise", "ln-reduced"]
+NORMS += ["mean-last", "bn-last", "fn", "fn-layerwise", "ln-reduced", "scale"]
 PARTITIONS = ["iid", "classes:1", "classes:2", "dirichlet:0.02", "dirichlet:0.1", "dirichlet:1"]
 
 #: A correlation of at least this is strong.
@@ -35,14 +35,6 @@ GAIN_WORDS: dict[Direction, str] = {
     "flat": "hardly depends on it",
     "open": "open",
 }
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim as it is printed."""
-
-    verdict: str
-    evidence: str
 
 
 def rho(found: Estimate) -> str:
@@ -90,16 +82,16 @@ def learning_rates(cells: pd.DataFrame, shown: pd.DataFrame, *, tuned: bool) -> 
     rows = rows.dropna(subset="rate")
     if rows.empty:
         lack = "No row has three learning rates, all seeds of each, and the sharpness probe."
-        return Claim("not run", f"{lack} {at_end}".strip())
+        return "not run", f"{lack} {at_end}".strip()
     whole, local = (correlation(rows, name, "high", ["column"], ["norm", "method"]) for name in ("rate", "local_rate"))
     verdicts = {"rises": "holds" if whole.value >= STRONG else "in part", "open": "inconclusive"}
     higher = f" In {rows.is_open.sum()} of {len(rows)} rows no higher rate was tried." if rows.is_open.any() else ""
     left = f" Left out: {idle} rows whose best rate is not 2 times better than guessing." if idle else ""
-    return Claim(
-        verdicts.get(whole.direction, "does not hold"),
-        f"Highest learning rate that works against 2 / lambda_max of the untrained global model: {rho(whole)}; of the "
-        f"sharpest client: {rho(local)}. That rate is {quartiles(rows.ratio)} times 2 / lambda_max (median and middle "
-        f"half of {len(rows)} rows; by norm: {by_norm(rows, 'ratio')}). {at_end}{higher}{left}",
+    of_clients = f"; of the sharpest client: {rho(local)}" if local.n else ""
+    return verdicts.get(whole.direction, "does not hold"), (
+        f"Highest learning rate that works against 2 / lambda_max of the untrained global model: {rho(whole)}"
+        f"{of_clients}. That rate is {quartiles(rows.ratio)} times 2 / lambda_max (median and middle half of "
+        f"{len(rows)} rows; by norm: {by_norm(rows, 'ratio')}). {at_end}{higher}{left}"
     )
 
 
@@ -132,16 +124,17 @@ def working_rates(cells: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 def feature_rank(cells: pd.DataFrame, best: pd.DataFrame) -> Claim:
     """Accuracy follows the rank of the features: over all cells, above 90 %, and within norms at the best rates."""
+    if cells["rank"].isna().all():
+        return "not run", "No run has the features probe."
     whole = correlation(cells, "rank", "acc", ["column"], ["norm", "method"])
     good = correlation(cells[cells.acc > 0.9], "rank", "acc", ["column"], ["norm", "method"])
     within = correlation(best, "rank", "acc", ["column", "norm"], ["method", "norm"])
     all_rise = {one.direction for one in (whole, good, within)} == {"rises"}
     verdicts = {"rises": "holds" if all_rise and whole.value >= STRONG else "in part", "open": "inconclusive"}
-    return Claim(
-        verdicts.get(whole.direction, "does not hold"),
+    return verdicts.get(whole.direction, "does not hold"), (
         f"Over all cells of a column {RANK_WORDS[whole.direction]}, {rho(whole)}; among cells above 90 % accuracy "
         f"{RANK_WORDS[good.direction]}, {rho(good)}; at the best learning rates within one norm "
-        f"{RANK_WORDS[within.direction]}, {rho(within)}.",
+        f"{RANK_WORDS[within.direction]}, {rho(within)}."
     )
 
 
@@ -157,6 +150,8 @@ def bounded_norms(cells: pd.DataFrame, best: pd.DataFrame) -> Claim:
     """Bounded norms explain the gain of FN: it grows with the norms that FN bounds, and is gone where they do not."""
     grown, row, same = cells.dropna(subset="growth"), ["column", "partition", "method"], ["column", "lr"]
     pairs, best_pairs = gains(grown, "fn", [*row, "lr"]), gains(best, "fn", row)
+    if pairs.empty:
+        return "not run", "No cells with fn and with none, else alike, have the features probe (also at round 0)."
     same_rate = correlation(pairs, "growth", "gain", same, ["method"])
     at_best = correlation(best_pairs, "growth", "gain", ["column"], ["method"])
     places = {
@@ -188,7 +183,7 @@ def bounded_norms(cells: pd.DataFrame, best: pd.DataFrame) -> Claim:
         f"Before the first round fn's features are {stats.gmean(pairs.longer):.1f} times as long as none's.",
     ]
     verdict = on_gains(overall, without, (same_rate, at_best), places.values(), inside)
-    return Claim(verdict, " ".join(sentences))
+    return verdict, " ".join(sentences)
 
 
 def on_gains(

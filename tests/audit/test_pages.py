@@ -1,14 +1,24 @@
-"""README's answer and leaderboard.md against the recomputed numbers, which share no code with the report."""
+"""README's answer, leaderboard.md and docs/results against recomputed numbers, which share no code with the report."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
 
-from tests.audit import leaderboard, pages, published, readme
-from tests.audit.planned import comparisons
+from tests.audit import (
+    leaderboard,
+    pages,
+    published,
+    readme,
+    results_cifar10,
+    results_digits,
+    results_fashion_mnist,
+    results_why,
+)
+from tests.audit.cells import comparisons
 
 #: Patterns of the paragraphs with numbers, or what is left of them, that other tests of this folder compare as a whole.
 ELSEWHERE = {
@@ -17,6 +27,7 @@ ELSEWHERE = {
         r"Accuracy follows the rank of the features( only in part)?\.",
         r"Bounded norms explain the gain of FN\.",
         "Local training on one class without normalization makes the norms of features grow",
+        "Along training lr x lambda_max / 2 of the global model",
         "Local training on one class makes features collapse onto one direction",
         "FedAvg on one class a client: with FN the global model's features are spread",
         r"A higher rank of the features raises accuracy\.",
@@ -28,20 +39,47 @@ ELSEWHERE = {
         r"(Sharpness of wide networks|Ranks over depth|Deep networks): \d+ claims, [\d,]+ runs$",
         r"Provenance: [\d,]+ finished runs of \d+ sweeps: ",
     ],
-    "test_sharpening": ["Along training lr x lambda_max / 2 of the global model"],
 }
 
 
-@pytest.mark.slow
-def test_the_table_of_readme() -> None:
-    assert pages.tables(pages.readme()) == [readme.table()]
+#: The sentences of docs/results/README.md and docs/why.md, by section and by the function that recomputes them.
+SENTENCES = [
+    pytest.param(section, sentences, id=sentences.__name__)
+    for module in (results_cifar10, results_digits, results_fashion_mnist, results_why)
+    for section, functions in module.SECTIONS.items()
+    for sentences in functions
+]
 
 
 @pytest.mark.slow
-def test_the_tables_of_the_leaderboard() -> None:
-    found, expected = pages.tables(pages.leaderboard()), leaderboard.tables()
-    for table, recomputed in zip(found, expected, strict=True):
-        assert table == recomputed
+@pytest.mark.parametrize(("section", "sentences"), SENTENCES)
+def test_the_sentences_of_the_results(section: str, sentences: Callable[[], Iterable[str]]) -> None:
+    text = pages.text(section)
+    assert [sentence for sentence in sentences() if sentence not in text] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "tables"),
+    [
+        pytest.param(pages.readme(), lambda: [readme.table()], id="readme"),
+        pytest.param(pages.leaderboard(), leaderboard.tables, id="leaderboard"),
+        *(
+            pytest.param(pages.section(pages.details("README"), section), tables, id=section)
+            for section, tables in {
+                "NIID-Bench": lambda: [published.niid_bench()],
+                "Skew and local steps": lambda: [results_digits.what_skew_adds()],
+                "One class a client: more rounds and finer rates": lambda: [
+                    results_digits.gains_after_rounds(),
+                    results_digits.parts_of_the_constant(),
+                ],
+            }.items()
+        ),
+    ],
+)
+def test_the_tables_of_a_page(page: str, tables: Callable[[], list[list[list[str]]]]) -> None:
+    for found, recomputed in zip(pages.tables(page), tables(), strict=True):
+        assert found == recomputed
 
 
 @pytest.mark.slow
@@ -69,17 +107,12 @@ def test_the_planned_comparisons_of_the_details(name: str, section: str, sweeps:
     for one in recomputed:
         p = "no test" if np.isnan(one.p) else "p &lt;0.001" if one.p < 0.001 else f"p {one.p:.2g}"
         numbers, verdict, tested = found[one.name, one.head].split("<br>")[:3]
-        # Means of multiples of 0.01 % may lie between two rounded numbers.
-        rounded = [float(number) for number in numbers.strip("*").split(" ± ")]
-        exact = [number for number in (one.mean, one.half_width) if not np.isnan(number)]
-        assert rounded == pytest.approx(exact, rel=0, abs=0.005 + 1e-9), one
+        assert pages.numbers(numbers) == pages.rounded(one.mean, one.half_width), one
         assert verdict == f"<sub>{one.verdict}</sub>" and p in re.split("</?sub>|, ", tested), one
-        last = re.search(r"<sub>last (\S+)(?: ± (\S+))?</sub>", found[one.name, one.head])
-        assert (last is None) == (one.last is None)
-        if last and one.last:
-            exact = [number for number in (one.last.mean, one.last.half_width) if not np.isnan(number)]
-            rounded = [float(number) for number in last.groups() if number]
-            assert rounded == pytest.approx(exact, rel=0, abs=0.005 + 1e-9), one
+        last = re.findall(r"<sub>last ([^<]+)</sub>", found[one.name, one.head])
+        assert len(last) == (one.last is not None), one
+        if one.last:
+            assert pages.numbers(last[0]) == pages.rounded(*one.last), one
     for sweep in sweeps:
         count = sum(not np.isnan(one.p) for one in comparisons(sweep))
         assert f"Holm's correction over all of this section that have a test ({count})" in page

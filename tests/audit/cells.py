@@ -1,0 +1,290 @@
+"""Values of rows and columns, gains paired by seed, and planned comparisons with what they show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from ruamel.yaml import YAML
+from scipy import stats
+
+from tests.audit.runs import ROOT, ROW, WITH_TAIL, Place, chosen, label, sweep_of
+
+#: Error rate of a family of tests; differences below the margin do not matter.
+LEVEL, MARGIN = 0.05, 0.01
+
+#: Coverage of intervals.
+CONFIDENCE = 0.95
+
+#: Fewest seeds of a test and of an interval.
+FEWEST = 3
+
+#: The verdict that a difference is below the margin.
+WITHIN = f"equivalent within {100 * MARGIN:g} point"
+
+#: Test images by data set.
+IMAGES = {"digits": 355, "cifar10": 10_000, "fashion_mnist": 10_000}
+
+#: A row: method, norm and head.
+Row = tuple[str, str, str]
+
+#: The row with which the others are compared.
+BASELINE: Row = ("fedavg", "none", "linear")
+
+
+class At(NamedTuple):
+    """A column: a sweep, a place on its axes, and after how many rounds its runs are read; None: after the last."""
+
+    sweep: str
+    place: Place
+    rounds: int | None = None
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """The chosen runs."""
+        runs = chosen(self.sweep, self.rounds)
+        return runs[(runs[list(sweep_of(self.sweep).column)] == list(self.place)).all(axis=1)]
+
+    def after(self, rounds: int) -> At:
+        """Return the same column after some rounds."""
+        return self._replace(rounds=rounds)
+
+    def by_seed(self, of: str = "value", method: str = "fedavg") -> pd.DataFrame:
+        """Return the accuracy of each seed (rows) and norm, with a linear head."""
+        runs = self.runs
+        return runs[(runs.method == method) & (runs["head"] == "linear")].pivot(index="seed", columns="norm", values=of)
+
+
+def values(at: At) -> pd.DataFrame:
+    """Return the mean, the half-width of its interval over seeds and test images, the ``last`` one, and n of each row.
+
+    All but n are in percent.
+    """
+    groups, upper = at.runs.groupby(ROW), (1 + CONFIDENCE) / 2
+    found = groups.value.agg(["mean", "std", "count"])
+    over_seeds = stats.t.ppf(upper, found["count"] - 1) * found["std"] / np.sqrt(found["count"])
+    images = IMAGES[at.runs.dataset.iloc[0]]
+    over_images = stats.norm.ppf(upper) * np.sqrt(found["mean"] * (1 - found["mean"]) / images)
+    half_width = np.hypot(over_seeds, over_images).where(found["count"] >= FEWEST)
+    numbers = {"mean": found["mean"], "half_width": half_width, "last": groups["last"].mean()}
+    return pd.DataFrame({**{name: 100 * of for name, of in numbers.items()}, "n": found["count"]})
+
+
+def value(at: At, norm: str, method: str = "fedavg") -> pd.Series[float]:
+    """Return the numbers of one row with a linear head."""
+    return values(at).loc[(method, norm, "linear")]
+
+
+def level(at: At, norm: str = "none", method: str = "fedavg") -> str:
+    """Return a mean over evaluations with the last one, as pages have it: ``88.4 % (last 92.4)``."""
+    of_row = value(at, norm, method)
+    return f"{of_row['mean']:.1f} % (last {of_row['last']:.1f})"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A mean gain with the half-width of its interval, in points, and what it shows."""
+
+    mean: float = 0.0
+    half_width: float = 0.0
+    p: float = 1.0  # of the test of a difference, corrected
+    verdict: str = ""
+    p_within: float = 1.0  # of the tests of equivalence, corrected
+
+    @property
+    def text(self) -> str:
+        """``3.8 ± 2.3``."""
+        return f"{self.mean:.1f} ± {self.half_width:.1f}"
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether a difference is."""
+        return self.verdict.startswith(("more", "less"))
+
+
+def judge(gains: Sequence[pd.Series[float] | np.ndarray]) -> list[Judged]:
+    """Return what gains show, one array of seeds a comparison, corrected for their number."""
+    tests = [stats.ttest_1samp(gain, 0) for gain in gains]
+    # Two one-sided tests (Schuirmann 1987): both must show that the mean is within the margin.
+    above = [stats.ttest_1samp(gain, -MARGIN, alternative="greater").pvalue for gain in gains]
+    below = [stats.ttest_1samp(gain, MARGIN, alternative="less").pvalue for gain in gains]
+    different = holm(pd.Series([test.pvalue for test in tests], dtype=float))
+    equivalent = holm(pd.Series(np.maximum(above, below), dtype=float))
+    found = []
+    for gain, test, p, p_within in zip(gains, tests, different, equivalent, strict=True):
+        words = ["more" if gain.mean() > 0 else "less"] if p < LEVEL else []
+        verdict = ", ".join([*words, *([WITHIN] if p_within < LEVEL else [])]) or "open"
+        half_width = 50 * float(np.ptp(test.confidence_interval(1 - LEVEL)))
+        found.append(Judged(100 * gain.mean(), half_width, p, verdict, p_within))
+    return found
+
+
+def holm(p: pd.Series[float]) -> pd.Series[float]:
+    """Return p-values corrected for their number (Holm 1979)."""
+    ordered = p.sort_values()
+    return (ordered * np.arange(len(p), 0, -1)).cummax().clip(upper=1).reindex(p.index)
+
+
+def gain(at: At, norm: str, against: str = "none", of: str = "value") -> Judged:
+    """Return what a norm gains over another one, paired by seed; no other comparison corrects it."""
+    seeds = at.by_seed(of)
+    return judge([(seeds[norm] - seeds[against]).dropna()])[0]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A planned comparison, as the sweep file has it: of the rows of one method, or the mean over all methods."""
+
+    title: str = ""
+    field: str = ""
+    value: str = ""
+    against: str = ""
+    method: str = ""
+    between: tuple[str, str] | None = None  # the gain with one partition minus that with the other
+    among: str = ""  # ``with fedavg``: the cells that it is restricted to
+
+    @property
+    def interaction(self) -> str:
+        """``, classes:1 minus iid``; empty where it is none."""
+        return f", {self.between[0]} minus {self.between[1]}" if self.between else ""
+
+    @property
+    def name(self) -> str:
+        """``fn against none with fedavg, classes:1 minus iid``."""
+        return " ".join(filter(None, [self.title, self.among])) + self.interaction
+
+
+@dataclass(frozen=True)
+class Comparison(Judged, Plan):
+    """What a planned comparison shows in a column; an interaction's column has no partition."""
+
+    column: Place = ()
+    head: str = ""  # of the column
+    last: tuple[float, float] | None = None  # gain and half-width in the last evaluation, where values are means
+
+
+def plans(sweep: str) -> Iterator[Plan]:
+    """Yield the comparisons that the sweep file plans; those of one sweep or section are one family of tests."""
+    path = ROOT / "sweeps" / f"{sweep_of(sweep).file}.yaml"
+    for one in YAML(typ="safe", pure=True).load(path.read_text())["report"].get("contrasts", []):
+        named = ("against", "if", "between")
+        ((name, several),) = ((name, of) for name, of in one.items() if name not in named)
+        field, _, part = name.partition(".")
+        among, between = one.get("if", {}), one.get("between", {}).get("partition")
+        cells = ", ".join([str(among.get("method", "")), *(f"lr {of:g}" for at, of in among.items() if at == "lr")])
+        for value in several if isinstance(several, list) else [several]:
+            texts = [label(of if isinstance(of, dict) else {"name": of}) for of in (value, one["against"])]
+            if part:  # a setting of FedDecorr
+                title = f"{part} {value:g} against {one['against']:g}"
+                texts = [f"feddecorr({part}={of:g})" for of in (value, one["against"])]
+            else:
+                title = f"{texts[0]} against {texts[1]}"
+                texts = [of.replace("(learned=false)", "") for of in texts]  # the default
+            with_cells = f"with {cells.removesuffix(', ')}" if among else ""
+            pair = tuple(map(str, between)) if between else None
+            yield Plan(title, field, *texts, among.get("method", ""), pair, with_cells)
+
+
+@cache
+def comparisons(sweep: str, without: Place | None = None) -> tuple[Comparison, ...]:
+    """Return the planned comparisons of a sweep in each column, or each but one, corrected for all that have a test."""
+    planned = [
+        (plan, column, gain)
+        for plan in plans(sweep)
+        for column, gain in _gains(sweep, plan).items()
+        if column != without
+    ]
+    results = iter(judge([gain for _, _, gain in planned if len(gain) >= FEWEST]))
+    found = []
+    for plan, column, gain in planned:
+        one = next(results) if len(gain) >= FEWEST else Judged(100 * gain.mean(), np.nan, np.nan, "open")
+        axes = [name for name in sweep_of(sweep).column if not (plan.between and name == "partition")]
+        texts = [at if isinstance(at, str) else f"{axis} {at:g}" for axis, at in zip(axes, column, strict=True)]
+        last = _last(_gains(sweep, plan, "last")[column]) if sweep_of(sweep).file in WITH_TAIL else None
+        head = ", ".join(texts) or "accuracy"
+        found.append(Comparison(**vars(one), **vars(plan), column=column, head=head, last=last))
+    return tuple(found)
+
+
+def _last(gain: pd.Series[float]) -> tuple[float, float]:
+    # Means of multiples of 0.01 % may lie between two rounded numbers: the report rounds gains to 12 decimals.
+    gains = gain.round(12)
+    several = len(gains) >= FEWEST
+    half_width = 100 * stats.t.ppf(1 - LEVEL / 2, len(gains) - 1) * gains.sem() if several else np.nan
+    return 100 * math.fsum(gains) / len(gains), half_width
+
+
+@cache
+def _gains(sweep: str, plan: Plan, of: str = "value") -> dict[Place, pd.Series[float]]:
+    """Return the gain of each seed by column: its mean over the pairs of rows that differ in the field alone.
+
+    Pairs without a value for some seed of the column are left out, as are values without a row.
+    """
+    runs, columns = chosen(sweep), list(sweep_of(sweep).column)
+    runs = runs[runs.method == plan.method] if plan.method else runs
+    others = [name for name in ROW if name != plan.field]
+    of_row = runs.set_index([*others, *columns, "seed", plan.field])[of].unstack(plan.field)
+    if not {plan.value, plan.against} <= {*of_row}:
+        return {}
+    pairs = (of_row[plan.value] - of_row[plan.against]).unstack("seed")
+    of_column = pairs.groupby(level=columns)
+    gains = pd.DataFrame({at: some.dropna(axis=1, how="all").dropna().mean() for at, some in of_column}).T
+    gains = gains[gains.notna().any(axis=1)].rename_axis(columns)
+    if plan.between:
+        of_first, of_second = (gains.index.get_level_values("partition") == one for one in plan.between)
+        if columns == ["partition"]:
+            return {(): (gains[of_first].iloc[0] - gains[of_second].iloc[0]).dropna()}
+        gains = gains[of_first].droplevel("partition") - gains[of_second].droplevel("partition")
+    assert of == "last" or (gains.std(axis=1).dropna() > 0).all(), "a t-test of equal differences is undefined"
+    return {at if isinstance(at, tuple) else (at,): gain.dropna() for at, gain in gains.iterrows()}
+
+
+def gains(sweep: str, against: str, method: str = "", column: Place | None = None) -> list[Comparison]:
+    """Return the planned comparisons with one value, without interactions, of one column or of all."""
+    some = [one for one in comparisons(sweep) if (one.against, one.method, one.between) == (against, method, None)]
+    return [one for one in some if column in (None, one.column)]
+
+
+def planned_rows(at: At) -> dict[Row, str]:
+    """Return the verdicts on the planned comparisons of a row with the baseline."""
+    baseline = dict(zip(ROW, BASELINE, strict=True))
+    return {
+        (row["method"], row["norm"], row["head"]): one.verdict
+        for one in comparisons(at.sweep)
+        if one.column == at.place and one.against == baseline[one.field]
+        for row in [baseline | {one.field: one.value}]
+    }
+
+
+def better(at: At) -> set[Row]:
+    """Return the rows that are shown to be better than the baseline in a column.
+
+    By the planned comparison of these two cells where there is one, else by a paired t-test with Holm's correction over
+    the other rows of the column.
+    """
+    by_seed = at.runs.set_index([*ROW, "seed"]).value.unstack("seed")
+    over = by_seed.drop(BASELINE) - by_seed.xs(BASELINE)
+    if over.shape[1] < FEWEST:
+        return set()
+    p = holm(pd.Series(stats.ttest_1samp(over, 0, axis=1).pvalue, over.index))
+    shown = (p < LEVEL) & (over.mean(axis=1) > 0)
+    for row, verdict in planned_rows(at).items():
+        shown[row] = verdict.startswith("more")
+    return set(shown.index[shown])
+
+
+def in_order(columns: list[At]) -> list[Row]:
+    """Return all rows of some columns in the order of the page.
+
+    First the baseline, then the rows of planned comparisons with it, then the others: those with values in most
+    columns, and of these the best by mean rank, as a share of the column's rows.
+    """
+    ranks = pd.concat([values(at)["mean"].rank(ascending=False, pct=True) for at in columns], axis=1)
+    named = {row for at in columns for row in planned_rows(at)}
+    gaps, mean = ranks.isna().sum(axis=1), ranks.mean(axis=1)
+    return sorted(ranks.index, key=lambda row: (row != BASELINE, row not in named, gaps[row], mean[row]))
