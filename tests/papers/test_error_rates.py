@@ -12,9 +12,8 @@ import pytest
 from flbench.papers import rules
 from flbench.papers.declared import declared, judge
 from flbench.papers.evidence import Outcome, combined, direction, fit_exponent
-from flbench.papers.label_skew import claims_one_class
-from flbench.papers.label_skew.claims_bounded_norms import _verdict as norms_verdict
-from flbench.papers.label_skew.claims_rank_dose import Dose
+from flbench.papers.label_skew.claims_bounded_norms import verdict as norms_verdict
+from flbench.papers.label_skew.claims_one_class import outcome, shown
 from flbench.papers.label_skew.claims_rank_dose import verdict as dose_verdict
 from flbench.papers.label_skew.correlations import RankCorrelation
 from flbench.report.correlation import Correlation, Mean
@@ -104,9 +103,9 @@ def test_settings_of_the_claims_on_one_class_are_corrected(seeds: int) -> None:
     """Fourteen settings without an effect: at most 5 of 100 claims find any; one finding makes "in part"."""
     draw, wrong = np.random.default_rng(seeds), 0
     for _ in range(TIMES):
-        signs = claims_one_class._shown([gap(values) for values in draw.standard_normal((14, seeds))])
+        signs = shown([gap(values) for values in draw.standard_normal((14, seeds))])
         wrong += any(signs)
-        assert (combined(claims_one_class._OUTCOMES[sign] for sign in signs) == "inconclusive") != any(signs)
+        assert (combined(map(outcome, signs)) == "inconclusive") != any(signs)
     assert wrong / TIMES <= BOTH_SIDES
 
 
@@ -125,8 +124,8 @@ def dose_verdicts(draw: np.random.Generator, effect: float, margin: float = 0.01
     for _ in range(TIMES):
         ranks = {at: gap(5 + draw.standard_normal(10)) for at in range(6)}
         accs = {at: gap(effect + 0.005 * draw.standard_normal(10)) for at in range(6)}
-        shown, tested = corrected(ranks), corrected(accs, margin)
-        found[dose_verdict([Dose(shown[at], tested[at]) for at in ranks])] += 1
+        raised, tested = corrected(ranks), corrected(accs, margin)
+        found[dose_verdict([(raised[at], tested[at]) for at in ranks])] += 1
     return found
 
 

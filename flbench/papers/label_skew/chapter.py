@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flbench.literal import literal
 from flbench.metric_specs import METRICS
@@ -19,13 +19,16 @@ from flbench.papers.label_skew import (
     claims_sharpening,
 )
 from flbench.papers.label_skew.correlations import READING, Mechanism, RankCorrelation
-from flbench.papers.label_skew.probe_cells import Births, Probed, at_best_rate, has_probes, probed
+from flbench.papers.label_skew.frames import Births, at_best_rate, has_probes, probed, rows_of
 from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
 from flbench.report.cells import distinct, tick_of
 from flbench.report.claims import Claim, claims_grid
 from flbench.report.correlation import Mean
 from flbench.report.runs import Collection
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Kinds of figures that stand in the chapter where a report has one.
 KINDS = ("why", "sharpening", "overfit", "features")
@@ -53,8 +56,8 @@ class Synthesis:
 
     title: str
     place: tuple[str, str]
-    cells: tuple[Probed, ...]  # every cell with probes
-    tuned: tuple[Probed, ...]  # those of the section's detailed tables, at the chosen learning rates where these vary
+    cells: pd.DataFrame  # every cell with probes (``frames.probed``)
+    tuned: pd.DataFrame  # those of the section's detailed tables, at the chosen learning rates where these vary
     mechanisms: tuple[Mechanism, ...]  # claims about why accuracies differ
     claims: tuple[Claim, ...]  # about one-class training, doses of rank and sharpness, where such runs were probed
     seen: int  # runs with probes, of the ``finished`` ones
@@ -68,9 +71,9 @@ def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Syn
         everything = [cell for table in section.tables for cell in table.cells.values()]
         cells = probed(distinct(everything), births)
         tuned = probed(distinct(cell for table in section.details for cell in table.cells.values()), births)
-        shared, shown = ([one for one in some if one.is_federated and not one.cell.personal] for some in (cells, tuned))
+        shared, shown = (some[some.shared] for some in (cells, tuned))
         best = at_best_rate(shown)
-        metric = METRICS[cells[0].cell.metric] if cells else None
+        metric = METRICS[cells.cell[0].metric] if len(cells) else None
         mechanisms = (
             claims_learning_rate.judge(section.ranges, shared, shown),
             claims_feature_rank.judge(shared, best),
@@ -82,8 +85,8 @@ def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Syn
         synthesis = Synthesis(
             title=section.title,
             place=section.place,
-            cells=tuple(cells),
-            tuned=tuple(tuned),
+            cells=cells,
+            tuned=tuned,
             mechanisms=mechanisms if is_accuracy else (),
             claims=(
                 *claims_one_class.claims(cells),
@@ -152,36 +155,35 @@ def _mean_entry(found: Mean | None) -> Entry:
     return Entry(f"{100 * found.mean:+z.1f}", (f"{interval}n={found.n}",), order=found.mean)
 
 
-def _cell_table(cells: Sequence[Probed]) -> Grid:
+def _cell_table(cells: pd.DataFrame) -> Grid:
     """Accuracy beside all probes, a row a cell."""
     axes = _axes(cells)
-    metric = METRICS[cells[0].cell.metric]
+    metric = METRICS[cells.cell.iloc[0].metric]
     heads = (*axes, "lr", metric.title, "rank", "1st", "growth", "agreement", "λ start", "λ end", "2/λ end", "lr λ/2")
     rows = [
         (
-            *words(*(tick_of(one.cell, axis).label for axis in axes)),
-            number_entry(one.lr),
-            number_entry(one.acc, metric.text),
-            number_entry(one.rank),
-            number_entry(one.share, lambda value: f"{100 * value:.1f}"),
-            *map(number_entry, (one.growth, one.agreement, one.born, one.final)),
-            number_entry(2 / one.final if one.final else None),
-            number_entry(one.used),
+            *words(*(tick_of(one["cell"], axis).label for axis in axes)),
+            number_entry(one["lr"]),
+            number_entry(one["acc"], metric.text),
+            number_entry(one["rank"]),
+            number_entry(one["share"], lambda value: f"{100 * value:.1f}"),
+            *(number_entry(one[name]) for name in ("growth", "agreement", "first_lambda", "last_lambda")),
+            number_entry(2 / one["last_lambda"] if one["last_lambda"] else None),
+            number_entry(one["used"]),
         )
-        for one in sorted(cells, key=lambda one: tuple(tick_of(one.cell, axis) for axis in axes))
+        for one in sorted(rows_of(cells), key=lambda one: [tick_of(one["cell"], axis) for axis in axes])
     ]
     return Grid(heads, tuple(rows), len(axes))
 
 
-def _axes(cells: Sequence[Probed]) -> tuple[str, ...]:
+def _axes(cells: pd.DataFrame) -> tuple[str, ...]:
     """Return the columns: the partition and others first, so that cells that may be compared stand together.
 
     A field that centralized training lacks is a column only if federated cells differ in it.
     """
-    columns = [dict(one.column) for one in cells]
-    names = dict.fromkeys(name for column in columns for name in column if name != "data")
-    differing = [name for name in names if len({column[name] for column in columns if name in column}) > 1]
-    return (*differing, *(["method"] if any(one.is_federated for one in cells) else []), "norm")
+    names = dict.fromkeys(name for place in cells.place for name in place if name != "data")
+    differing = [name for name in names if len({place[name] for place in cells.place if name in place}) > 1]
+    return (*differing, *(["method"] if cells.is_federated.any() else []), "norm")
 
 
 def fields(found: Sequence[Synthesis]) -> list[dict[str, Any]]:
@@ -193,7 +195,7 @@ def fields(found: Sequence[Synthesis]) -> list[dict[str, Any]]:
             "finished": one.finished,
             "answers": [_mechanism_fields(mechanism) for mechanism in one.mechanisms],
             "claims": [claim.fields() for claim in one.claims],
-            "cells": [_cell_fields(cell) for cell in one.cells],
+            "cells": [_cell_fields(cell) for cell in rows_of(one.cells)],
         }
         for one in found
     ]
@@ -223,22 +225,18 @@ def _mechanism_fields(one: Mechanism) -> dict[str, Any]:
     }
 
 
-def _cell_fields(one: Probed) -> dict[str, Any]:
+def _cell_fields(one: Mapping[str, Any]) -> dict[str, Any]:
+    cell = one["cell"]
+    numbers = {
+        **{"lr": "lr", "acc": "acc", "rank": "rank", "first_share": "share", "norm": "length", "growth": "growth"},
+        **{"agreement": "agreement", "lambda_start": "first_lambda", "lambda_start_local": "first_local_lambda"},
+        **{"lambda_end": "last_lambda", "lambda_end_local": "last_local_lambda"},
+    }
     return {
-        "cell_id": one.cell.experiment.cell_id,
-        "fingerprint": one.cell.fingerprint,
-        "rounds": one.cell.runs[0].rounds,
-        "lr": one.lr,
-        "acc": one.acc,
-        "rank": one.rank,
-        "first_share": one.share,
-        "norm": one.norm,
-        "growth": one.growth,
-        "agreement": one.agreement,
-        "lambda_start": one.born,
-        "lambda_start_local": one.born_local,
-        "lambda_end": one.final,
-        "lambda_end_local": one.final_local,
+        "cell_id": cell.experiment.cell_id,
+        "fingerprint": cell.fingerprint,
+        "rounds": cell.runs[0].rounds,
+        **{name: one[column] for name, column in numbers.items()},
     }
 
 

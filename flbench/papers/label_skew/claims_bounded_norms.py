@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from flbench.papers.label_skew.correlations import (
+    WITHIN_NORMS,
     Direction,
-    Groups,
-    Key,
     Means,
     MeansRow,
     Mechanism,
     RankCorrelation,
     by_partition,
     correlate,
-    correlate_accuracy,
     mean_points_text,
 )
-from flbench.papers.label_skew.probe_cells import Probed
 from flbench.report.cells import tick_of
 from flbench.report.claims import Claim, Verdict
 from flbench.report.correlation import Mean, mean
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TEXT = "Bounded norms explain the gain of FN"
 SOURCE = "after Zhang et al. 2024, theorem 1"
@@ -41,6 +41,9 @@ NOTABLE = 0.005
 #: Lengths of features that differ by less than this factor are equal.
 EQUAL = 1.05
 
+#: What cells that are compared share: at the same learning rate, and at the best one of each.
+_AT_LR, _AT_BEST = ["column", "method", "lr"], ["column", "method"]
+
 _DIRECTIONS: dict[Direction, str] = {
     "rises": "rises with it",
     "falls": "falls with it",
@@ -49,59 +52,29 @@ _DIRECTIONS: dict[Direction, str] = {
 }
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """A normalized cell and the cell that differs from it by having no normalization."""
-
-    plain: Probed
-    other: Probed
-
-    @property
-    def gain(self) -> float:
-        """The gain in accuracy."""
-        return (self.other.acc or 0.0) - (self.plain.acc or 0.0)
-
-
-#: All pairs of one method vary together.
-_METHODS: Groups[_Pair] = ("methods", lambda pair: pair.plain.method_label)
-
-
-def _at_lr(one: Probed) -> object:
-    return one.column, one.method_label, one.lr
-
-
-def _at_best(one: Probed) -> object:
-    return one.column, one.method_label
-
-
-def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
+def judge(cells: pd.DataFrame, tuned: pd.DataFrame) -> Mechanism:
     """Compare the gains of FN with the growth of norms without it, and with what other normalizations gain."""
-    grown = [one for one in cells if one.growth is not None]
-    pairs, best_pairs = _pairs(grown, _at_lr, "fn"), _pairs(tuned, _at_best, "fn")
-    if not pairs:
+    grown = cells.dropna(subset="growth")
+    pairs, best_pairs = _pairs(grown, _AT_LR, "fn"), _pairs(tuned, _AT_BEST, "fn")
+    if pairs.empty:
         lack = "No cells with fn and with none, else alike, have the features probe (also at round 0)."
         return Mechanism("norms", Claim(TEXT, SOURCE, "not run", lack))
-    partitions = by_partition(pairs, lambda pair: pair.plain.partition)
-    plain = [_gain(some, where, strata=lambda pair: pair.plain.column) for where, some in partitions]
+    plain = [_gain(some, where, ["column"]) for where, some in by_partition(pairs)]
     *places, same_rate = (
-        _gain(some, f"{where}, at the same lr", strata=lambda pair: (pair.plain.column, pair.plain.lr))
-        for where, some in partitions
+        _gain(some, f"{where}, at the same lr", ["column", "lr"]) for where, some in by_partition(pairs)
     )
-    best = _gain(best_pairs, "everywhere, at the best lr of each row", strata=lambda pair: pair.plain.column)
-    bare = [one for one in grown if one.norm_label == "none"]
-    inside = _within(bare, "norm none, at the same lr", lambda one: (one.column, one.lr))
+    best = _gain(best_pairs, "everywhere, at the best lr of each row", ["column"])
+    bare = grown[grown.norm == "none"]
+    inside = _within(bare, "norm none, at the same lr", ["column", "lr"])
+    of_ln = pairs.merge(_pairs(grown, _AT_LR, "ln")[[*_AT_LR, "gain"]], on=_AT_LR, suffixes=("", "_of_ln"))
+    like_ln = "gain of ln over none ~ gain of fn over none"
     others = [
-        _ln_gains_like_fn(grown),
-        _within(bare, "norm none", lambda one: one.column),
+        correlate(of_ln, "gain", "gain_of_ln", what=like_ln, where="everywhere", strata=["column"], units=["method"]),
+        _within(bare, "norm none", ["column"]),
         inside,
-        _within(
-            [one for one in tuned if one.norm_label == "none"],
-            "norm none, methods at their best lr",
-            lambda one: one.column,
-        ),
+        _within(tuned[tuned.norm == "none"], "norm none, methods at their best lr", ["column"]),
     ]
-    overall, without = _mean(best_pairs), _mean([pair for pair in pairs if (pair.plain.growth or 0) < GROWTHS[0][1]])
-    verdict = _verdict(overall, without, same_rate, best, places, inside)
+    overall, without = _mean(best_pairs), _mean(pairs[pairs.growth < GROWTHS[0][1]])
     ways = ", ".join(f"{one.where.split(', ')[0]}: {_DIRECTIONS[one.direction]}" for one in places)
     sentences = [
         f"The gain against the growth of none's norms: at the same learning rate {same_rate.text}"
@@ -120,15 +93,16 @@ def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
         ),
         _lengths(pairs),
     ]
+    found = verdict(overall, without, same_rate, best, places, inside)
     return Mechanism(
         "norms",
-        Claim(TEXT, SOURCE, verdict, " ".join(filter(None, sentences))),
+        Claim(TEXT, SOURCE, found, " ".join(filter(None, sentences))),
         (*plain, *places, same_rate, best, *(one for one in others if one.correlation.rho is not None)),
         tuple(filter(None, [_by_growth(pairs), _by_norm(tuned)])),
     )
 
 
-def _verdict(
+def verdict(
     overall: Mean | None,
     without: Mean | None,
     same_rate: RankCorrelation,
@@ -157,94 +131,76 @@ def _verdict(
     return "inconclusive" if is_open or inside.direction == "falls" else "does not hold"
 
 
-def _pairs(cells: Iterable[Probed], key: Key[Probed], norm: str) -> list[_Pair]:
-    """Cells with a norm (by its label) and those without any that agree in the key."""
-    known = [one for one in cells if one.acc is not None]
-    plain = {key(one): one for one in known if one.norm_label == "none"}
-    return [_Pair(plain[key(one)], one) for one in known if one.norm_label == norm and key(one) in plain]
+def _pairs(cells: pd.DataFrame, same: Sequence[str], norm: str) -> pd.DataFrame:
+    """Return the cells without normalization beside those with a norm, alike in what is the ``same``; ``gain``."""
+    known = cells.dropna(subset="acc")
+    plain = known[known.norm == "none"].drop_duplicates([*same], keep="last")
+    others = known[known.norm == norm][[*same, "acc", "first_length"]]
+    pairs = others.merge(plain, on=[*same], suffixes=("_other", ""))
+    return pairs.assign(gain=pairs.acc_other - pairs.acc)
 
 
-def _gain(pairs: Sequence[_Pair], where: str, *, strata: Key[_Pair]) -> RankCorrelation:
-    return correlate(
-        pairs,
-        (lambda pair: pair.plain.growth, lambda pair: pair.gain),
-        what="gain of fn over none ~ growth of none's norms",
-        where=where,
-        strata=strata,
-        groups=_METHODS,
-    )
+def _gain(pairs: pd.DataFrame, where: str, strata: Sequence[str]) -> RankCorrelation:
+    """All pairs of one method vary together."""
+    what = "gain of fn over none ~ growth of none's norms"
+    return correlate(pairs, "growth", "gain", what=what, where=where, strata=strata, units=["method"])
 
 
-def _ln_gains_like_fn(grown: Sequence[Probed]) -> RankCorrelation:
-    of_ln = {_at_lr(pair.plain): pair for pair in _pairs(grown, _at_lr, "ln")}
-    return correlate(
-        [pair for pair in _pairs(grown, _at_lr, "fn") if _at_lr(pair.plain) in of_ln],
-        (lambda pair: pair.gain, lambda pair: of_ln[_at_lr(pair.plain)].gain),
-        what="gain of ln over none ~ gain of fn over none",
-        where="everywhere",
-        strata=lambda pair: pair.plain.column,
-        groups=_METHODS,
-    )
+def _within(cells: pd.DataFrame, where: str, strata: Sequence[str]) -> RankCorrelation:
+    what = "accuracy ~ growth of norms"
+    return correlate(cells, "growth", "acc", what=what, where=where, strata=strata, units=WITHIN_NORMS)
 
 
-def _within(cells: Sequence[Probed], where: str, strata: Key[Probed]) -> RankCorrelation:
-    return correlate_accuracy(cells, lambda one: one.growth, "growth of norms", where, strata, within_norms=True)
+def _mean(pairs: pd.DataFrame) -> Mean | None:
+    return mean(pairs.gain.tolist(), pairs.method.tolist())
 
 
-def _mean(pairs: Sequence[_Pair]) -> Mean | None:
-    return mean([pair.gain for pair in pairs], [pair.plain.method_label for pair in pairs])
-
-
-def _lengths(pairs: Sequence[_Pair]) -> str:
+def _lengths(pairs: pd.DataFrame) -> str:
     """How much longer normalized features are before the first round: a difference that growth does not have."""
-    ratios = [
-        other / plain
-        for pair in pairs
-        if (other := pair.other.born_norm) is not None and (plain := pair.plain.born_norm) is not None
-    ]
-    factor = statistics.geometric_mean(ratios) if ratios else 1.0
+    ratios = (pairs.first_length_other / pairs.first_length).dropna()
+    factor = statistics.geometric_mean(ratios) if len(ratios) else 1.0
     if 1 / EQUAL < factor < EQUAL:
         return ""
     return f"Before the first round fn's features are {factor:.1f} times as long as none's."
 
 
-def _by_growth(pairs: Sequence[_Pair]) -> Means:
-    rows = []
-    for low, high, name in GROWTHS:
-        some = [pair for pair in pairs if pair.plain.growth is not None and low <= pair.plain.growth < high]
-        rows.append(MeansRow((name,), _column_means(pairs, some)))
+def _by_growth(pairs: pd.DataFrame) -> Means:
+    rows = [
+        MeansRow((name,), _column_means(pairs, pairs[(low <= pairs.growth) & (pairs.growth < high)]))
+        for low, high, name in GROWTHS
+    ]
     title = "Gain of fn over none at the same learning rate, by the growth of none's norms"
     return Means(title, ("growth", *_columns(pairs)), tuple(rows))
 
 
-def _by_norm(tuned: Sequence[Probed]) -> Means | None:
+def _by_norm(tuned: pd.DataFrame) -> Means | None:
     """Every normalization against none, beside the growth of its norms."""
-    labels = list(dict.fromkeys(one.norm_label for one in sorted(tuned, key=lambda one: tick_of(one.cell, "norm"))))
-    pairs = {label: _pairs(tuned, _at_best, label) for label in labels}
-    everything = [pair for label in labels if label != "none" for pair in pairs[label]]
-    if not everything:
+    import pandas as pd
+
+    ordered = sorted(tuned.itertuples(), key=lambda one: tick_of(one.cell, "norm"))  # type: ignore[arg-type]
+    pairs = {label: _pairs(tuned, _AT_BEST, label) for label in dict.fromkeys(str(one.norm) for one in ordered)}
+    everything = pd.concat([own for label, own in pairs.items() if label != "none"] or [tuned.head(0)])
+    if everything.empty:
         return None
-    columns = _columns(everything)
     rows = []
-    for label in labels:
-        growths = sorted(one.growth for one in tuned if one.norm_label == label and one.growth is not None)
+    for label, own in pairs.items():
+        growths = sorted(tuned.growth[tuned.norm == label].dropna())
         middle = f"{growths[len(growths) // 2]:.3g} ({growths[0]:.3g} to {growths[-1]:.3g})" if growths else "–"
-        means = (None,) * len(columns) if label == "none" else _column_means(everything, pairs[label])
+        means = (None,) * len(_columns(everything)) if label == "none" else _column_means(everything, own)
         rows.append(MeansRow((label, middle), means))
     title = (
         "Gain of every normalization over none at the best learning rates, beside the growth of its norms (median, "
         "smallest to largest)"
     )
-    return Means(title, ("norm", "growth", *columns), tuple(rows))
+    return Means(title, ("norm", "growth", *_columns(everything)), tuple(rows))
 
 
-def _columns(pairs: Sequence[_Pair]) -> list[str]:
+def _columns(pairs: pd.DataFrame) -> list[str]:
     """The partitions if there are several, and ``everywhere``."""
-    return [name for name, _ in by_partition(pairs, lambda pair: pair.plain.partition)]
+    return [name for name, _ in by_partition(pairs)]
 
 
-def _column_means(everything: Sequence[_Pair], some: Sequence[_Pair]) -> tuple[Mean | None, ...]:
+def _column_means(everything: pd.DataFrame, some: pd.DataFrame) -> tuple[Mean | None, ...]:
     """The mean gain of some pairs in each column of all pairs."""
     *partitions, _ = _columns(everything)
-    parts = [[pair for pair in some if pair.plain.partition == name] for name in partitions]
-    return tuple(_mean(part) for part in [*parts, some])
+    return tuple(_mean(part) for part in [*(some[some.partition == name] for name in partitions), some])

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from flbench.papers.label_skew.correlations import (
+    NORMS,
+    WITHIN_NORMS,
     Direction,
-    Key,
     Mechanism,
     RankCorrelation,
     by_partition,
-    correlate_accuracy,
+    correlate,
     verdict_on,
 )
-from flbench.papers.label_skew.probe_cells import Probed
 from flbench.report.claims import Claim
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TEXT = "Accuracy follows the rank of the features"
 SOURCE = "after Daneshmand et al. 2020"
@@ -30,44 +34,39 @@ _DIRECTIONS: dict[Direction, str] = {
 }
 
 
-def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
+def judge(cells: pd.DataFrame, tuned: pd.DataFrame) -> Mechanism:
     """Return the verdict on three correlations: over all cells, those that work, and within norms at the best rates.
 
     A rank that only tells working cells from failing ones rises with accuracy over all cells, and not among those that
     work (``tests/papers/label_skew/test_feature_rank.py`` has the rule's error rates).
     """
-    known = [one for one in cells if one.rank is not None and one.acc is not None]
-    if not known:
+    known = cells.dropna(subset=["rank", "acc"])
+    if known.empty:
         return Mechanism("rank", Claim(TEXT, SOURCE, "not run", "No run has the features probe."))
-    *parts, whole = [
-        _correlation(some, where, lambda one: one.column)
-        for where, some in by_partition(known, lambda one: one.partition)
-    ]
-    working = [one for one in known if (one.acc or 0.0) > WORKING]
-    good = _correlation(working, f"accuracy above {100 * WORKING:g} %", lambda one: one.column)
-    best = _correlation(
-        tuned, "at the best lr of each row, at the same norm", lambda one: (one.column, one.norm_label), within=True
+    *parts, whole = [_correlation(some, where, ["column"]) for where, some in by_partition(known)]
+    good = _correlation(known[known.acc > WORKING], f"accuracy above {100 * WORKING:g} %", ["column"])
+    best = _correlation(tuned, "at the best lr of each row, at the same norm", ["column", "norm"])
+    others = (
+        good,
+        best,
+        _correlation(known, "everywhere, at the same norm", ["column", "norm"]),
+        _correlation(known, "everywhere, at the same lr", ["column", "lr"]),
+        _correlation(known, "everywhere, at the same norm and lr", ["column", "norm", "lr"]),
+        _correlation(tuned, "everywhere, at the best lr of each row", ["column"]),
+        _correlation(known, "everywhere", ["column"], "share", "share of the first singular value"),
     )
-    same_norm = _correlation(
-        known, "everywhere, at the same norm", lambda one: (one.column, one.norm_label), within=True
-    )
-    same_rate = _correlation(known, "everywhere, at the same lr", lambda one: (one.column, one.lr))
-    both = _correlation(
-        known, "everywhere, at the same norm and lr", lambda one: (one.column, one.norm_label, one.lr), within=True
-    )
-    everywhere_best = _correlation(tuned, "everywhere, at the best lr of each row", lambda one: one.column)
-    name = "share of the first singular value"
-    share = correlate_accuracy(known, lambda one: one.share, name, "everywhere", lambda one: one.column)
     evidence = (
         f"Over all cells of a column {_DIRECTIONS[whole.direction]}, {whole.text}; among cells above "
         f"{100 * WORKING:g} % accuracy {_DIRECTIONS[good.direction]}, {good.text}; at the best learning rates within "
         f"one norm {_DIRECTIONS[best.direction]}, {best.text}."
     )
-    others = (good, best, same_norm, same_rate, both, everywhere_best, share)
     shown = (*parts, whole, *(one for one in others if one.correlation.rho is not None))
     return Mechanism("rank", Claim(TEXT, SOURCE, verdict_on(whole, (good, best)), evidence), shown)
 
 
-def _correlation(cells: Sequence[Probed], where: str, strata: Key[Probed], *, within: bool = False) -> RankCorrelation:
-    name = "effective rank"
-    return correlate_accuracy(cells, lambda one: one.rank, name, where, strata, within_norms=within)
+def _correlation(
+    cells: pd.DataFrame, where: str, strata: Sequence[str], of: str = "rank", name: str = "effective rank"
+) -> RankCorrelation:
+    """Correlate accuracy; where ``strata`` differ by norm, enough methods make an interval and not enough norms."""
+    units = WITHIN_NORMS if "norm" in strata else NORMS
+    return correlate(cells, of, "acc", what=f"accuracy ~ {name}", where=where, strata=strata, units=units)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from typing import TYPE_CHECKING
 
-from flbench.papers.evidence import combined, points_text, range_text
-from flbench.papers.label_skew.probe_cells import Probed, Value, by_seed, number, probes_of
-from flbench.report.cells import grouped
+from flbench.papers.evidence import Outcome, combined, points_text, range_text
 from flbench.report.claims import Claim
-from flbench.report.runs import Run
 from flbench.report.stats import Difference, corrected, paired
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PAPER = "Zhang et al. 2024"
 
@@ -30,81 +30,86 @@ BOUNDED = 1.05
 TESTS = "t-tests over seeds, Holm's correction"
 
 
-def claims(cells: Sequence[Probed]) -> Iterator[Claim]:
+def claims(cells: pd.DataFrame) -> Iterator[Claim]:
     """Yield the claims about one-class training that the runs are about."""
-    one_class = [one for one in cells if one.partition == "classes:1"]
-    alone = [one for one in one_class if one.method_label == "local-only" and one.growth is not None]
-    if any(one.norm_label == "none" for one in alone):
+    one_class = cells[cells.partition == "classes:1"]
+    alone = one_class[(one_class.method == "local-only") & one_class.growth.notna()]
+    averaged = one_class[one_class.method == "fedavg"]
+    if (alone.norm == "none").any():
         yield _norms_grow(*_by_norm(alone))
-        yield _features_collapse(*_by_norm([one for one in alone if one.share is not None]))
-    averaged = [one for one in one_class if one.method_label == "fedavg"]
+        yield _features_collapse(*_by_norm(alone.dropna(subset="share")))
     plain, normalized = _by_norm(averaged)
-    if any(one.share is not None for one in plain) and any(one.share is not None for one in normalized):
+    if plain.share.notna().any() and normalized.share.notna().any():
         yield _fn_reduces(
             "FedAvg on one class a client: with FN the global model's features are spread over more directions",
             "figure 3, right",
             averaged,
-            _share,
+            "shares",
             f"share of the first singular value, none {_shares(plain)}, fn {_shares(normalized)}",
         )
-    forgotten = [[value for one in some for value in by_seed(one, _forgotten).values()] for some in (plain, normalized)]
-    if forgotten[0]:
-        lost = (f"{100 * statistics.fmean(values):.1f} points" if values else "not run" for values in forgotten)
+    lost = [[value for seeds in some.lost for value in seeds.values()] for some in (plain, normalized)]
+    if lost[0]:
         yield _fn_reduces(
             "A few local steps on one class make the global model forget the others; with FN it forgets less",
             "figure 2",
             averaged,
-            _forgotten,
-            "mean class accuracy lost: none {}, fn {}".format(*lost),
+            "lost",
+            "mean class accuracy lost: none {}, fn {}".format(
+                *(f"{100 * statistics.fmean(values):.1f} points" if values else "not run" for values in lost)
+            ),
         )
 
 
-def _by_norm(cells: Sequence[Probed]) -> tuple[list[Probed], list[Probed]]:
+def _by_norm(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The cells without normalization, and those with FN."""
-    plain, normalized = ([one for one in cells if one.norm_label == norm] for norm in ("none", "fn"))
-    return plain, normalized
+    return cells[cells.norm == "none"], cells[cells.norm == "fn"]
 
 
-def _norms_grow(plain: Sequence[Probed], bounded: Sequence[Probed]) -> Claim:
-    text = "Local training on one class without normalization makes the norms of features grow; FN bounds them"
-    logs = [{seed: math.log(value) for seed, value in one.growth_by_seed.items()} for one in plain]
-    grown = _shown([_over(values, 0.0) for values in logs])
+def _norms_grow(plain: pd.DataFrame, bounded: pd.DataFrame) -> Claim:
+    logs = [{seed: math.log(value) for seed, value in seeds.items()} for seeds in plain.growths]
+    grown = shown([_over(values, 0.0) for values in logs])
     # FN sets the norm itself, so a single seed outside refutes the claim.
-    kept = [all(1 / BOUNDED < value < BOUNDED for value in one.growth_by_seed.values()) for one in bounded]
-    heads = [one.head_growth for one in plain if one.head_growth is not None]
+    kept = [all(1 / BOUNDED < value < BOUNDED for value in seeds.values()) for seeds in bounded.growths]
+    heads = plain.head_growth.dropna()
     evidence = (
-        f"none: factor {range_text([one.growth or 0 for one in plain])}, shown to be above 1 in {_counts(grown)} "
+        f"none: factor {range_text(plain.growth.tolist())}, shown to be above 1 in {_counts(grown)} "
         f"(its logarithm; {TESTS})"
     )
-    evidence += f"; fn: {range_text([one.growth or 0 for one in bounded])}" if bounded else "; fn was not run"
-    evidence += f"; longest class embedding of none: factor {range_text(heads)}" if heads else ""
-    verdict = combined([*map(_OUTCOMES.get, grown), *kept])
-    return Claim(text, f"{PAPER}, theorem 1 and figure 3, left", verdict, evidence + ".")
+    evidence += f"; fn: {range_text(bounded.growth.tolist())}" if len(bounded) else "; fn was not run"
+    evidence += f"; longest class embedding of none: factor {range_text(heads.tolist())}" if len(heads) else ""
+    return Claim(
+        "Local training on one class without normalization makes the norms of features grow; FN bounds them",
+        f"{PAPER}, theorem 1 and figure 3, left",
+        combined([*map(outcome, grown), *kept]),
+        evidence + ".",
+    )
 
 
-def _features_collapse(plain: Sequence[Probed], normalized: Sequence[Probed]) -> Claim:
-    text = "Local training on one class makes features collapse onto one direction without normalization, not with FN"
-    signs = _shown([_over(by_seed(one, _share), COLLAPSED) for one in [*plain, *normalized]])
+def _features_collapse(plain: pd.DataFrame, normalized: pd.DataFrame) -> Claim:
+    signs = shown([_over(seeds, COLLAPSED) for seeds in (*plain.shares, *normalized.shares)])
     collapsed, kept = signs[: len(plain)], signs[len(plain) :]
     above = f"shown to be above {100 * COLLAPSED:g} % in"
     evidence = (
         f"share of the first singular value, none: {_shares(plain)}, {above} {_counts(collapsed)}, "
-        f"effective rank {range_text([one.rank for one in plain if one.rank is not None])}"
+        f"effective rank {range_text(plain['rank'].dropna().tolist())}"
     )
-    if normalized:
+    if len(normalized):
         evidence += f"; fn: {_shares(normalized)}, {above} {_counts(kept)}"
-    verdict = combined([*map(_OUTCOMES.get, collapsed), *(_OUTCOMES[-sign] for sign in kept)])
-    return Claim(text, f"{PAPER}, figure 3, middle right", verdict, f"{evidence} ({TESTS}).")
+    return Claim(
+        "Local training on one class makes features collapse onto one direction without normalization, not with FN",
+        f"{PAPER}, figure 3, middle right",
+        combined([*map(outcome, collapsed), *(outcome(-sign) for sign in kept)]),
+        f"{evidence} ({TESTS}).",
+    )
 
 
-def _fn_reduces(text: str, source: str, cells: Sequence[Probed], value: Value, numbers: str) -> Claim:
+def _fn_reduces(text: str, source: str, cells: pd.DataFrame, name: str, numbers: str) -> Claim:
     """A claim that a value is smaller with FN than without, paired by seed among cells that differ by nothing else."""
-    gaps = []
-    for members in grouped(cells, lambda one: (repr(one.column), one.lr)):
-        for plain, normalized in product(*_by_norm(members)):
-            gap = paired(by_seed(normalized, value), by_seed(plain, value))
-            gaps += [gap] if gap is not None else []
-    signs = _shown(gaps)
+    plain, normalized = (own[["column", "lr", name]] for own in _by_norm(cells))
+    pairs = plain.merge(normalized, on=["column", "lr"], suffixes=("_plain", "_fn"))
+    found = [paired(fn, none) for none, fn in zip(pairs[f"{name}_plain"], pairs[f"{name}_fn"], strict=True)]
+    gaps = [gap for gap in found if gap is not None]
+    signs = shown(gaps)
     if not gaps:
         comparison = "fn was not run."
     elif len(gaps) == 1:
@@ -114,19 +119,20 @@ def _fn_reduces(text: str, source: str, cells: Sequence[Probed], value: Value, n
             f"fn less none: {range_text([100 * gap.mean for gap in gaps])} points, shown to be below 0 in "
             f"{signs.count(-1)} of {len(gaps)} settings, above in {signs.count(1)} ({TESTS})."
         )
-    verdict = combined(_OUTCOMES[-sign] for sign in signs) if gaps else "inconclusive"
+    verdict = combined(outcome(-sign) for sign in signs) if gaps else "inconclusive"
     return Claim(text, f"{PAPER}, {source}", verdict, f"{numbers}; {comparison}")
 
 
-#: What the sign of a number that should be positive says of a claim.
-_OUTCOMES: Mapping[int, bool | None] = {1: True, -1: False, 0: None}
-
-
-def _shown(gaps: Sequence[Difference | None]) -> list[int]:
+def shown(gaps: Sequence[Difference | None]) -> list[int]:
     """Return 1 where a difference is shown to be above 0, -1 where below, else 0, corrected for their number."""
     found = corrected({at: gap for at, gap in enumerate(gaps) if gap is not None})
     signs = {"more": 1, "less": -1}
     return [signs.get(found[at].verdict, 0) if at in found else 0 for at in range(len(gaps))]
+
+
+def outcome(sign: int) -> Outcome:
+    """Return what the sign of a number says of a claim that it is positive."""
+    return sign > 0 if sign else None
 
 
 def _over(values: Mapping[int, float], bound: float) -> Difference | None:
@@ -134,22 +140,10 @@ def _over(values: Mapping[int, float], bound: float) -> Difference | None:
     return paired(values, dict.fromkeys(values, bound))
 
 
-def _share(run: Run) -> float | None:
-    """Share of the first singular value's square."""
-    return number(probes_of(run.record), "features", "first_share")
-
-
-def _forgotten(run: Run) -> float | None:
-    """Mean class accuracy of the global model less that after local steps."""
-    before, after = (number(probes_of(run.record), "overfit", name) for name in ("mean_before", "mean_after"))
-    return before - after if before is not None and after is not None else None
-
-
-def _shares(cells: Sequence[Probed]) -> str:
+def _shares(cells: pd.DataFrame) -> str:
     """``99.8 % (before training 76.9 %)``."""
-    final = range_text([100 * one.share for one in cells if one.share is not None])
-    born = range_text([100 * one.born_share for one in cells if one.born_share is not None])
-    return f"{final} % (before training {born} %)"
+    last, first = (range_text((100 * cells[name].dropna()).tolist()) for name in ("share", "first_share"))
+    return f"{last} % (before training {first} %)"
 
 
 def _counts(signs: Sequence[int]) -> str:

@@ -12,25 +12,30 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from flbench.choices import TAIL
 from flbench.papers.evidence import Outcome, combined, three_digits
 from flbench.papers.label_skew.claims_learning_rate import OVER_CHANCE, chance
-from flbench.papers.label_skew.probe_cells import Probed, number, probes_of
+from flbench.papers.label_skew.frames import number, probes_of
 from flbench.report.cells import Cell, tick_of
 from flbench.report.claims import Claim
 from flbench.report.runs import Collection
 from flbench.report.stats import Contrast, Difference, corrected, paired
-from flbench.report.ticks import Tick
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TEXT = "Along training lr x lambda_max / 2 of the global model moves to 1 and stays there"
 SOURCE = "after Cohen et al. 2021"
 
 #: A ratio is at 1 if it is shown to be between 1 / 2 and 2.
 NEAR = 2.0
+
+#: The order in tables.
+AXES = ("partition", "local_steps", "norm", "lr")
 
 #: A number of each seed.
 BySeed = Mapping[int, float]
@@ -62,31 +67,31 @@ class Path:
         return False if is_outside or self.moved.verdict == "more" else None
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A cell that works, with the logarithms of the ratio by seed."""
-
-    cell: Probed
-    start: BySeed  # before training
-    end: BySeed  # mean over the last evaluations
-    path: Path
-
-    @property
-    def column(self) -> str:
-        """``classes:1, E 10``."""
-        return f"{self.cell.partition}, E {tick_of(self.cell.cell, 'local_steps').label}"
-
-
-def claims(cells: Sequence[Probed], collection: Collection) -> Iterator[Claim]:
+def claims(cells: pd.DataFrame, collection: Collection) -> Iterator[Claim]:
     """Yield the claim where runs were probed along training."""
-    followed = [one for one in cells if is_followed(one.cell)]
+    followed = [one for one in cells.cell if is_followed(one)]
     if not followed:
         return
-    working = sorted((one for one in followed if _works(one)), key=_position)
-    ends = {at: _ends(ratios(one.cell, collection)) for at, one in enumerate(working)}
-    settings = [Setting(working[at], *ends[at], path) for at, path in paths(ends).items()]
-    evidence = _evidence(settings) if settings else "No cell works in every seed."
-    yield Claim(TEXT, SOURCE, combined(one.path.outcome for one in settings), evidence)
+    working = sorted((one for one in followed if _works(one)), key=lambda one: [tick_of(one, axis) for axis in AXES])
+    settings = _settings(working, collection)
+    evidence = _evidence(settings) if len(settings) else "No cell works in every seed."
+    yield Claim(TEXT, SOURCE, combined(path.outcome for path in settings.path), evidence)
+
+
+def _settings(working: list[Cell], collection: Collection) -> pd.DataFrame:
+    """Return a row a cell that works: its column (``classes:1, E 10``) and norm, how many seeds, and what tests show.
+
+    ``start`` and ``end`` are means over seeds of the logarithm of the ratio.
+    """
+    import pandas as pd
+
+    ends = {at: _ends(ratios(cell, collection)) for at, cell in enumerate(working)}
+    found = []
+    for at, path in paths(ends).items():
+        partition, steps, norm, _ = (tick_of(working[at], axis).label for axis in AXES)
+        start, end = (statistics.fmean(seeds.values()) for seeds in ends[at])
+        found.append((f"{partition}, E {steps}", norm, len(ends[at][1]), start, end, path))
+    return pd.DataFrame(found, columns=["column", "norm", "seeds", "start", "end", "path"])
 
 
 def is_followed(cell: Cell) -> bool:
@@ -134,61 +139,35 @@ def _ends(seeds: Mapping[int, Mapping[int, float]]) -> tuple[BySeed, BySeed]:
     return start, end
 
 
-def _position(one: Probed) -> tuple[Tick, ...]:
-    """The order in tables: by column, then by norm and learning rate."""
-    return tuple(tick_of(one.cell, axis) for axis in ("partition", "local_steps", "norm", "lr"))
-
-
-def _works(one: Probed) -> bool:
+def _works(cell: Cell) -> bool:
     """Whether every seed is at least ``OVER_CHANCE`` times better than guessing."""
-    return one.cell.complete and min(one.cell.values) >= OVER_CHANCE * chance(one)
+    return cell.complete and min(cell.values) >= OVER_CHANCE * chance(cell)
 
 
-def _evidence(settings: Sequence[Setting]) -> str:
+def _evidence(settings: pd.DataFrame) -> str:
     """How many cells end at 1, come nearer and go farther, by column and by norm, and typical ratios."""
-    by_column, by_norm = _groups(settings, lambda one: one.column), _groups(settings, lambda one: one.cell.norm_label)
-    seeds = sorted({len(one.end) for one in settings})
+
+    def each(by: str, text: Callable[[pd.DataFrame], str]) -> str:
+        """``iid, E 1: 3 of 14; iid, E 10: 0 of 12``."""
+        return "; ".join(f"{name}: {text(own)}" for name, own in settings.groupby(by, sort=False))
+
+    def at_one(some: pd.DataFrame) -> str:
+        return f"{sum(path.is_at_one for path in some.path)} of {len(some)}"
+
+    def moved(verdict: str) -> Callable[[pd.DataFrame], str]:
+        return lambda some: f"{sum(path.moved.verdict == verdict for path in some.path)} of {len(some)}"
+
+    def medians(some: pd.DataFrame) -> str:
+        """``0.37 and 1.2``: geometric means over seeds, medians over cells."""
+        return " and ".join(three_digits(math.exp(some[name].median())) for name in ("start", "end"))
+
     return (
-        f"It ends within a factor of {NEAR:g} of 1 in {_counted(settings, _ends_at_one)} cells "
-        f"({_each(by_column, lambda some: _counted(some, _ends_at_one))}). "
-        f"By norm: {_each(by_norm, lambda some: _counted(some, _ends_at_one))}. "
-        f"Nearer to 1 than before training: {_each(by_column, lambda some: _counted(some, _moves('less')))}. "
-        f"Farther: {_each(by_column, lambda some: _counted(some, _moves('more')))}. "
-        f"Before training and at the end, medians of cells: {_each(by_column, _medians)}. "
+        f"It ends within a factor of {NEAR:g} of 1 in {at_one(settings)} cells ({each('column', at_one)}). "
+        f"By norm: {each('norm', at_one)}. "
+        f"Nearer to 1 than before training: {each('column', moved('less'))}. "
+        f"Farther: {each('column', moved('more'))}. "
+        f"Before training and at the end, medians of cells: {each('column', medians)}. "
         f"(Cells with twice the accuracy of guessing in every seed. Logarithms; the end is "
-        f"the mean of the last {TAIL} evaluations; n = {', '.join(map(str, seeds))} runs a cell, paired by seed; "
-        "t-tests at 5 %, Holm's correction over the cells.)"
+        f"the mean of the last {TAIL} evaluations; n = {', '.join(map(str, sorted({*settings.seeds})))} runs a cell, "
+        "paired by seed; t-tests at 5 %, Holm's correction over the cells.)"
     )
-
-
-def _groups(settings: Sequence[Setting], name: Callable[[Setting], str]) -> dict[str, list[Setting]]:
-    """The settings by a name, in the order in which names first occur."""
-    names = dict.fromkeys(map(name, settings))
-    return {one: [setting for setting in settings if name(setting) == one] for one in names}
-
-
-def _each(groups: Mapping[str, Sequence[Setting]], text: Callable[[Sequence[Setting]], str]) -> str:
-    """``iid, E 1: 3 of 14; iid, E 10: 0 of 12``."""
-    return "; ".join(f"{name}: {text(some)}" for name, some in groups.items())
-
-
-def _counted(settings: Sequence[Setting], is_counted: Callable[[Setting], bool]) -> str:
-    """``3 of 14``."""
-    return f"{sum(map(is_counted, settings))} of {len(settings)}"
-
-
-def _ends_at_one(one: Setting) -> bool:
-    return one.path.is_at_one
-
-
-def _moves(verdict: str) -> Callable[[Setting], bool]:
-    return lambda one: one.path.moved.verdict == verdict
-
-
-def _medians(settings: Sequence[Setting]) -> str:
-    """``0.37 and 1.2``: geometric means over seeds, medians over cells."""
-    middles = (
-        statistics.median(statistics.fmean(seeds.values()) for seeds in some)
-        for some in ([one.start for one in settings], [one.end for one in settings])
-    )
-    return " and ".join(three_digits(math.exp(middle)) for middle in middles)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from flbench.papers.label_skew.probe_cells import Probed
 from flbench.report.claims import Claim, Verdict
 from flbench.report.correlation import FEWEST_GROUPS, Correlation, Mean, spearman
 from flbench.report.stats import CONFIDENCE
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Direction of a correlation; ``open``: its interval allows several.
 Direction = Literal["rises", "falls", "flat", "open"]
@@ -22,9 +24,8 @@ WEAK = 0.3
 #: A correlation of at least this is strong.
 STRONG = 0.6
 
-T = TypeVar("T")
-Quantity = Callable[[T], float | None]
-Key = Callable[[T], Hashable]
+#: Units of intervals: cells that share a norm or a method vary together.
+NORMS, WITHIN_NORMS = ("norm", "method"), ("method", "norm")
 
 
 @dataclass(frozen=True)
@@ -105,72 +106,25 @@ def verdict_on(found: RankCorrelation, within: Sequence[RankCorrelation] = ()) -
     return "inconclusive" if found.direction == "open" else "does not hold"
 
 
-#: What the cells of a group share: a name in the plural, and the group of an item.
-Groups = tuple[str, Key[T]]
-
-
 def correlate(
-    items: Sequence[T],
-    quantities: tuple[Quantity[T], Quantity[T]],
-    *,
-    what: str,
-    where: str,
-    strata: Key[T],
-    groups: Groups[T],
-    crossed: Groups[T] | None = None,
+    items: pd.DataFrame, x: str, y: str, *, what: str, where: str, strata: Sequence[str], units: Sequence[str]
 ) -> RankCorrelation:
-    """Return the correlation of two quantities of the items that have both.
+    """Return the correlation of two columns of the items that have both.
 
-    Ranks are taken among the items of equal ``strata``; its interval has ``groups`` as units, and ``crossed`` if given.
+    Ranks are taken among the items of equal ``strata``. The interval's units are the items that share the first of
+    ``units``, so that there is none for few of them, and those that share the second if there is one.
     """
-    pairs = [(item, quantities[0](item), quantities[1](item)) for item in items]
-    known = [(item, x, y) for item, x, y in pairs if x is not None and y is not None]
-    found = spearman(
-        [x for _, x, _ in known],
-        [y for _, _, y in known],
-        [groups[1](item) for item, _, _ in known],
-        [strata(item) for item, _, _ in known],
-        [crossed[1](item) for item, _, _ in known] if crossed else None,
-    )
-    return RankCorrelation(what, where, found, groups[0], crossed[0] if crossed else "")
+    known = items.dropna(subset=[x, y])
+    places = list(known[list(strata)].itertuples(index=False, name=None))
+    groups = [known[unit].tolist() for unit in units]
+    found = spearman(known[x].tolist(), known[y].tolist(), groups[0], places, groups[1] if len(groups) > 1 else None)
+    return RankCorrelation(what, where, found, *(f"{unit}s" for unit in units))
 
 
-NORMS: Groups[Probed] = ("norms", lambda one: one.norm_label)
-METHODS: Groups[Probed] = ("methods", lambda one: one.method_label)
-
-
-def correlate_accuracy(
-    cells: Sequence[Probed],
-    quantity: Quantity[Probed],
-    name: str,
-    where: str,
-    strata: Key[Probed],
-    *,
-    within_norms: bool = False,
-) -> RankCorrelation:
-    """Return the correlation of a quantity of cells with their accuracy; the units are norms and methods.
-
-    Args:
-        cells: each computation once.
-        quantity: of a cell.
-        name: of the quantity.
-        where: the cells in words.
-        strata: the cells that are ranked together.
-        within_norms: whether ``strata`` differ by norm, so that enough methods make an interval and not enough norms.
-    """
-    quantities = (quantity, lambda one: one.acc)
-    groups, crossed = (METHODS, NORMS) if within_norms else (NORMS, METHODS)
-    what = f"accuracy ~ {name}"
-    return correlate(cells, quantities, what=what, where=where, strata=strata, groups=groups, crossed=crossed)
-
-
-def by_partition(items: Iterable[T], partition: Callable[[T], str]) -> list[tuple[str, list[T]]]:
+def by_partition(items: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Return the items of each partition if there are several, then all of them as ``everywhere``."""
-    everything = list(items)
-    by_name: dict[str, list[T]] = {}
-    for item in everything:
-        by_name.setdefault(partition(item), []).append(item)
-    return [*(by_name.items() if len(by_name) > 1 else ()), ("everywhere", everything)]
+    parts = list(items.groupby("partition", sort=False))
+    return [*((str(name), own) for name, own in parts if len(parts) > 1), ("everywhere", items)]
 
 
 def mean_points_text(found: Mean) -> str:
@@ -181,7 +135,7 @@ def mean_points_text(found: Mean) -> str:
     return f"{100 * found.mean:+z.1f} points ({low_high}; n = {found.n})"
 
 
-def quartiles_text(values: Sequence[float]) -> str:
+def quartiles_text(values: pd.Series[float]) -> str:
     """Median and middle half: ``1.2 (0.4 to 3.1)``."""
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     return f"{middle:.3g} ({low:.3g} to {high:.3g})"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flbench.papers.label_skew.chapter import Synthesis, synthesize
-from flbench.papers.label_skew.probe_cells import Probed
 from flbench.papers.label_skew.published import PublishedRow
 from flbench.papers.label_skew.supplement import LabelSkewSupplement
 from flbench.papers.published_numbers import Comparison, tally
@@ -33,17 +32,16 @@ from flbench.report.figures.style import (
 from flbench.report.stats import Summary
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_STABLE = "lr / (2 / λ_max) at the end"
-
 #: The quantity of each column of panels, with its label.
-_COLUMNS: tuple[tuple[str, Callable[[Probed], float | None]], ...] = (
-    ("effective rank of the features", lambda one: one.rank),
-    ("feature norm at the end / at the start", lambda one: one.growth),
-    (_STABLE, lambda one: one.used),
-)
+_COLUMNS = {
+    "rank": "effective rank of the features",
+    "growth": "feature norm at the end / at the start",
+    "used": "lr / (2 / λ_max) at the end",
+}
 
 #: Norms with filled marks.
 _FIRST = ("none", "ln", "fn")
@@ -57,15 +55,13 @@ def why(board: Leaderboard) -> Iterator[Drawing]:
     supplement = board.supplement(LabelSkewSupplement)
     known = supplement.why if supplement else None
     for found in synthesize(board.sections, board.collection) if known is None else known:
-        cells = [one for one in found.cells if one.acc is not None and not one.cell.personal]
-        columns = [column for column in _COLUMNS if sum(column[1](one) is not None for one in cells) > 1]
+        cells = found.cells[found.cells.acc.notna() & ~found.cells.personal]
+        columns = [name for name in _COLUMNS if cells[name].count() > 1]
         if columns:
             yield _why(found, cells, columns)
 
 
-def _why(
-    found: Synthesis, cells: Sequence[Probed], columns: Sequence[tuple[str, Callable[[Probed], float | None]]]
-) -> Drawing:
+def _why(found: Synthesis, cells: pd.DataFrame, columns: Sequence[str]) -> Drawing:
     partitions, norms = _in_order(cells, "partition"), _in_order(cells, "norm")
     # The baseline's norm and those of the paper's methods come first and have filled marks.
     norms.sort(key=lambda norm: norm not in _FIRST)
@@ -73,19 +69,19 @@ def _why(
     across = len(columns)
     figure, shown = panels(len(partitions) * across, across=across, height=2.1, sharex="col", sharey=True)
     rows = [shown[first : first + across] for first in range(0, len(shown), across)]
-    metric, is_dense = cells[0].cell.metric, len(cells) * len(columns) > _MOST_VECTORS
-    limits = [_limits(cells, quantity) for _, quantity in columns]
+    metric, is_dense = cells.cell.iloc[0].metric, len(cells) * len(columns) > _MOST_VECTORS
+    limits = [_limits(cells[name]) for name in columns]
     for row, partition in zip(rows, partitions, strict=True):
-        members = [one for one in cells if one.partition == partition]
-        for panel, (_, quantity), ends in zip(row, columns, limits, strict=True):
-            _draw_panel(panel, members, quantity, ends, styles, scale_of(metric), is_dense=is_dense)
+        members = cells[cells.partition == partition]
+        for panel, name, ends in zip(row, columns, limits, strict=True):
+            _draw_panel(panel, members, name, ends, styles, scale_of(metric), is_dense=is_dense)
         row[0].set_ylabel(f"{partition}\n{metric_label(metric)}")
-    for (label, _), (low, high), column in zip(columns, limits, zip(*rows, strict=True), strict=True):
-        column[-1].set_xlabel(label)
+    for name, (low, high), column in zip(columns, limits, zip(*rows, strict=True), strict=True):
+        column[-1].set_xlabel(_COLUMNS[name])
         column[-1].set_xscale("log")
         column[-1].set_xlim(low / 1.15, high * 1.15)
         set_plain_numbers(column[-1].xaxis)
-        for panel in column if label == _STABLE else ():
+        for panel in column if name == "used" else ():
             panel.axvline(1, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
     _legend(figure, styles)
     set_title(figure, f"{found.title}: accuracy against probes; one mark per cell (mean over seeds)")
@@ -99,9 +95,9 @@ def _why(
     return Drawing(file_name("why", found.title), caption, figure, found.place, few_colors=is_dense)
 
 
-def _in_order(cells: Sequence[Probed], axis: str) -> list[str]:
+def _in_order(cells: pd.DataFrame, axis: str) -> list[str]:
     """The labels on an axis in its order."""
-    ticks = {tick_of(one.cell, axis) for one in cells}
+    ticks = {tick_of(cell, axis) for cell in cells.cell}
     return ["all data" if tick.label == "–" else tick.label for tick in sorted(ticks)]
 
 
@@ -115,8 +111,8 @@ def _mark_style(place: int) -> LineStyle:
 
 def _draw_panel(
     panel: Axes,
-    cells: Sequence[Probed],
-    quantity: Callable[[Probed], float | None],
+    cells: pd.DataFrame,
+    name: str,
     ends: tuple[float, float],
     styles: Mapping[str, LineStyle],
     scale: int,
@@ -124,21 +120,17 @@ def _draw_panel(
     is_dense: bool,
 ) -> None:
     for label, style in styles.items():
-        points = [
-            (min(max(x, ends[0]), ends[1]), scale * one.acc)
-            for one in cells
-            if one.norm_label == label and (x := quantity(one)) is not None and x > 0 and one.acc is not None
-        ]
-        if points:
-            at, heights = zip(*points, strict=True)
+        shown = cells[(cells.norm == label) & (cells[name] > 0)]
+        if len(shown):
+            at, heights = shown[name].clip(*ends), scale * shown.acc
             panel.scatter(at, heights, s=13, alpha=0.75, zorder=2, rasterized=is_dense, **style)
     if scale == 100:
         panel.set_ylim(-4, 104)
 
 
-def _limits(cells: Sequence[Probed], quantity: Callable[[Probed], float | None]) -> tuple[float, float]:
+def _limits(values: pd.Series[float]) -> tuple[float, float]:
     """Where the panels of a column end: all but the outermost twentieth of the values."""
-    known = np.log([value for one in cells if (value := quantity(one)) is not None and value > 0])
+    known = np.log(values[values > 0])
     low, high = np.exp(np.quantile(known, [0.025, 0.975])) if len(known) else (1.0, 1.0)
     return float(low), float(high)
 

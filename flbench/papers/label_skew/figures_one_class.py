@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flbench.config import Federated
-from flbench.papers.label_skew.probe_cells import probes_of
+from flbench.papers.label_skew.frames import probes_of
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, grouped, tick_of
 from flbench.report.figures.axes import federated

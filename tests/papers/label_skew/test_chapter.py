@@ -269,7 +269,8 @@ def test_records_of_round_0_are_read_once() -> None:
     assert len(collection.runs) == 7 * 7 * 2 * 3 * 2
     assert source.reads - before == 7 * 2 * 2, "norms, partitions and seeds"
     assert len(found.cells) == 294 and len(found.tuned) == 98
-    assert all(one.growth == 2 and one.born == 1 and one.born_local == 2 for one in found.cells)
+    cells = found.cells
+    assert (cells.growth == 2).all() and (cells.first_lambda == 1).all() and (cells.first_local_lambda == 2).all()
 
 
 def test_without_probes_the_chapter_says_how_to_turn_them_on() -> None:
