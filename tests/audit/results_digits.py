@@ -278,6 +278,7 @@ def what_the_constant_does() -> Iterator[str]:
 
 def fieller(first: pd.Series[float], second: pd.Series[float]) -> list[int]:
     """Return the ratio of two means that are paired by seed, and its 95 % interval (Fieller 1954), in percent."""
+    first, second = first.align(second, join="inner")
     n, covariance = len(first), np.cov(first, second) / len(first)
     t, ratio = stats.t.ppf((1 + CONFIDENCE) / 2, n - 1), first.mean() / second.mean()
     a = second.mean() ** 2 - t**2 * covariance[1, 1]
