@@ -39,6 +39,7 @@ def test_facts(python: str | None, tmp_path: Path) -> None:
     ("program", "code"),
     [
         ("import sys; sys.exit(3)", 3),
+        ("import sys; sys.exit('it fails')", 1),
         ("raise ValueError", 1),
         ("import os; os._exit(7)", 7),
         ("import os; os.kill(os.getpid(), 9)", -9),
@@ -47,6 +48,14 @@ def test_facts(python: str | None, tmp_path: Path) -> None:
 )
 def test_ends(program: str, code: int) -> None:
     assert subprocess.run([warm_python(), "-c", program], stderr=subprocess.DEVNULL).returncode == code
+
+
+def test_threads_and_functions_of_the_end_are_waited_for() -> None:
+    program = (
+        "import atexit, threading, time; atexit.register(print, 'end')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread', end=' '))).start()"
+    )
+    assert subprocess.run([warm_python(), "-c", program], capture_output=True).stdout == b"thread end\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the server is Linux's")

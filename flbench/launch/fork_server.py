@@ -19,8 +19,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -80,7 +82,6 @@ def serve(listener: socket.socket, run: Run) -> None:
             break
         connection.close()
     listener.close()
-    atexit.register(gc.unfreeze)  # else triton reports everything as leaked when the fork ends
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     head, streams, _, _ = socket.recv_fds(connection, 8, 3)
     request, size = b"", int.from_bytes(head, "big")
@@ -93,7 +94,34 @@ def serve(listener: socket.socket, run: Run) -> None:
         _watch(child, connection)
     connection.close()
     option, program = _enter(streams, *json.loads(request))
-    run(option, program)
+    _run_to_the_end(run, option, program)
+
+
+def _run_to_the_end(run: Run, option: str, program: str) -> NoReturn:
+    """Run a program and end the process as Python does, but leave its objects as they are.
+
+    To free them at the end, a fork would copy the pages of all that the server has imported, which takes a second.
+    """
+    code: object = 0
+    interrupted = False
+    try:
+        run(option, program)
+    except SystemExit as end:
+        code = end.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code, interrupted = 1, isinstance(error, KeyboardInterrupt)
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    if interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 255 if isinstance(code, int) else 1)
 
 
 def _watch(child: int, connection: socket.socket) -> NoReturn:
