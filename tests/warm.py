@@ -11,10 +11,14 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from filelock import FileLock
+
+from flbench.launch import fork_server
 from flbench.launch.fork_server import run_module
 
 ROOT = Path(__file__).parents[1]
@@ -37,20 +41,35 @@ os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 
 @cache
 def warm_python() -> str:
-    """Return the path of the executable; the first call starts the server, which ends with this process."""
+    """Return the path of the executable.
+
+    The first call starts the server, which ends with the test run; all workers of pytest-xdist share it, since its
+    imports take nine CPU seconds.
+    """
     if sys.platform != "linux":
         return sys.executable
-    from flbench.launch import fork_server
+    if (test_run := os.environ.get("PYTEST_XDIST_TESTRUNUID")) is None:
+        return str(_start(os.getpid()) / "python")
+    shared = Path(tempfile.gettempdir(), f"flbench-warm-{test_run}")
+    with FileLock(f"{shared}.lock"):
+        if not shared.is_symlink():
+            shared.symlink_to(_start(os.getppid(), shared))
+    return str(shared / "python")
+
+
+def _start(parent: int, link: Path | None = None) -> Path:
+    """Start a server, which ends after the process ``parent`` and then removes the link; return its folder."""
     from flbench.launch.local import ONE_THREAD
 
     variables = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)}
-    server = fork_server.ForkServer(variables, (sys.executable, "-m", "tests.warm"))
-    atexit.register(lambda: server)  # it lives as long as this process
+    program = (sys.executable, "-m", "tests.warm", str(parent), str(link or ""))
+    server = fork_server.ForkServer(variables, program)
+    atexit.register(lambda: server)  # drops it no earlier
     client = Path(server.address).with_name("python")
     folder = str(Path(fork_server.__file__).parent)
     client.write_text(CLIENT.format(python=sys.executable, address=server.address, folder=folder))
     client.chmod(0o755)
-    return str(client)
+    return client.parent
 
 
 def run(option: str, program: str) -> None:
@@ -63,7 +82,9 @@ def run(option: str, program: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.executable = str(Path(sys.argv[2], "python"))  # before flbench names the programs of workers
+    _, parent, link, _, folder = sys.argv
+    sys.executable = str(Path(folder, "python"))  # before flbench names the programs of workers
+    os.dup2(os.pidfd_open(int(parent)), 0)  # the server ends when its standard input can be read
     from flbench.cli.commands import COMMANDS
     from flbench.launch import local
     from flbench.launch.fork_server import main
@@ -73,3 +94,6 @@ if __name__ == "__main__":
 
     local.ForkServer = refuse  # type: ignore[assignment, misc]
     main([*IMPORTS, *(f"flbench.cli.{module}" for module, _, _ in COMMANDS.values())], run)
+    if link:
+        Path(link).unlink(missing_ok=True)
+        Path(f"{link}.lock").unlink(missing_ok=True)

@@ -69,7 +69,7 @@ class ForkServer:
 
 
 def serve(listener: socket.socket, run: Run) -> None:
-    """Fork for each client until the parent is gone; run the client's program in the fork, and return at its end."""
+    """Fork for each client until the parent is gone; a fork runs the client's program and ends the process."""
     gc.collect()
     gc.freeze()  # a collection in a fork would copy the pages of all objects
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forks
@@ -174,14 +174,12 @@ def run_module(_: str, name: str) -> None:
 
 
 def main(imports: Sequence[str], run: Run = run_module) -> None:
-    """Import modules, then serve the socket of the command line; the server itself also removes the socket's folder."""
+    """Import modules, then serve the socket of the command line; at the end, remove the socket's folder."""
     number, folder = sys.argv[-2:]
-    server = os.getpid()
     for name in imports:
         importlib.import_module(name)
     serve(socket.socket(fileno=int(number)), run)
-    if os.getpid() == server:
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
