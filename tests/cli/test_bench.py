@@ -13,8 +13,9 @@ from flbench.cli import bench as module
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> None:
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)  # tiny problems are too small for several threads
+    monkeypatch.setattr("flbench.bench.timing.TURN", 0.001)
 
 
 def bench(*arguments: str) -> Result:

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import pytest
 
+from flbench.cli import main
 from flbench.store import Store
 from tests.faults.stub import write_toy_plan
 from tests.report.stores import experiment, finish
@@ -60,7 +61,7 @@ def test_what_the_output_cannot_encode_is_replaced(folder: Path, encoding: str) 
 def test_a_full_disk_of_the_output_is_reported_as_such(folder: Path) -> None:
     for command in (["status"], ["show", "methods"]):
         with Path("/dev/full").open("wb") as full:
-            code, _, errors = flbench(folder, *command, stdout=full, python=sys.executable)
+            code, _, errors = flbench(folder, *command, stdout=full)
         assert (code, errors) == (2, "error: standard output cannot be written: No space left on device\n")
 
 
@@ -68,7 +69,7 @@ def test_a_closed_pipe_is_no_error_of_the_store(folder: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        code, _, errors = flbench(folder, "run", "rounds=20", "eval_every=10", stdout=writer, python=sys.executable)
+        code, _, errors = flbench(folder, "run", "rounds=20", "eval_every=10", stdout=writer)
     finally:
         os.close(writer)
     assert (code, errors) == (1, "")
@@ -89,9 +90,8 @@ def test_a_deleted_working_directory_is_one_message(folder: Path, tmp_path: Path
     for command in (["status"], ["run", "rounds=1"], ["sweep", "x.yaml"]):
         gone.mkdir()
         removed = f"import os, shutil; shutil.rmtree({str(gone)!r}); from flbench.cli import main; main()"
-        ended = subprocess.run([sys.executable, "-c", removed, *command], cwd=gone, capture_output=True, text=True)
-        assert ended.returncode == 2
-        assert ended.stderr.count("\n") == 1
+        ended = subprocess.run([warm_python(), "-c", removed, *command], cwd=gone, capture_output=True, text=True)
+        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
         assert "the working directory cannot be used" in ended.stderr
         shutil.rmtree(gone, ignore_errors=True)
 
@@ -105,29 +105,37 @@ def test_undecodable_arguments_and_variables_are_refused(folder: Path) -> None:
     assert "FLBENCH_STORE=" in errors
 
 
-@pytest.mark.parametrize("command", ["status", "verify", "logs", "sweep", "report", "import"])
-def test_a_name_that_is_too_long_is_one_message(folder: Path, command: str) -> None:
-    code, _, errors = flbench(folder, command, "9" * 5000)
-    assert code == 2
-    assert errors.count("\n") == 1
+ENDLESS = "9" * 5000
+HUGE = "99999999999999999999"
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("sweep", "x.yaml", "--limit", "99999999999999999999"),
-        ("sweep", "x.yaml", "--workers", "99999999999999999999"),
-        ("report", "x.yaml", "--limit", "99999999999999999999"),
-        ("verify", "--recompute", "99999999999999999999"),
-        ("run", "--threads", "99999999999999999999"),
-        ("bench", "--repeats", "99999999999999999999"),
+        *((command, ENDLESS) for command in ("status", "verify", "logs", "sweep", "report", "import")),
+        ("sweep", "x.yaml", "--limit", HUGE),
+        ("sweep", "x.yaml", "--workers", HUGE),
+        ("report", "x.yaml", "--limit", HUGE),
+        ("verify", "--recompute", HUGE),
+        ("run", "--threads", HUGE),
+        ("bench", "--repeats", HUGE),
     ],
+    ids=lambda arguments: " ".join(arguments)[:30],
 )
-def test_numbers_beyond_the_limits_are_refused(folder: Path, arguments: tuple[str, ...]) -> None:
+def test_names_and_numbers_beyond_the_limits_are_one_message(
+    folder: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "x.yaml").write_text("version: 1\nname: x\naxes: {lr: [0.1]}\n")
-    code, _, errors = flbench(folder, *arguments)
-    assert code == 2
-    assert "Input should be less than or equal to 10000" in errors
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", ["flbench", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    errors = capsys.readouterr().err
+    assert ended.value.code == 2
+    if HUGE in arguments:
+        assert "Input should be less than or equal to 10000" in errors
+    else:
+        assert errors.count("\n") == 1
 
 
 #: The beginning of a program as if on Windows, where the modules of POSIX are missing; click is the real platform's.
@@ -176,7 +184,7 @@ def test_no_setting_of_matplotlib_and_no_variable_of_a_library_changes_a_figure(
 
 def test_a_matplotlibrc_that_cannot_be_read_is_named(folder: Path) -> None:
     (folder / "matplotlibrc").write_bytes(b"font.size: \xff")
-    code, _, errors = flbench(folder, "show", "partition", "--out", "labels.svg", python=sys.executable)
+    code, _, errors = flbench(folder, "show", "partition", "--out", "labels.svg")
     assert code == 2
     assert f"matplotlib cannot read a file named matplotlibrc, in {folder} or " in errors
     assert not (folder / "labels.svg").exists()

@@ -407,7 +407,6 @@ from dataclasses import dataclass
 from flbench.methods.base import Method
 from flbench.models.norms.base import Norm
 from flbench.registry import METHODS, NORMS
-from tests.warm import warm_python
 
 @METHODS.register("ends")
 @dataclass(frozen=True)
