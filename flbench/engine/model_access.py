@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from flbench.data.batches import Rows
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.run import RoundInputs
-from flbench.engine.server_round import RunGroup, broadcasts, chunk_job
+from flbench.engine.server_round import RoundStart, RunGroup
 from flbench.engine.trainer import Trainer
 from flbench.methods.base import Tree
 from flbench.models.network import pure_forward
@@ -92,9 +92,7 @@ class ModelAccess:
             raise TypeError("only a federated trainer has clients")
         run, state = replace(trainer.run, steps=[steps] * self.clients), trainer.run_state()
         inputs = RoundInputs.draw([run], [trainer.round], trainer.device, [np.array([client])])
-        group = RunGroup((run,))
-        sent = broadcasts(group, [state])
-        ((_, result),) = trainer.executor.train(1, lambda at: chunk_job(group, [state], sent, inputs, at))
+        ((_, result),) = trainer.executor.train(1, RoundStart(RunGroup((run,)), [state], inputs).job)
         params, buffers = ({name: leaf[0] for name, leaf in tree.items()} for tree in (result.params, result.buffers))
         return params, {**trainer.buffers, **buffers}
 

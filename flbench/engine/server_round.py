@@ -107,12 +107,21 @@ class RunGroup:
         """The numbers of local steps that any client of any run takes."""
         return frozenset(steps for run in self.runs for steps in run.steps)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the networks."""
+        return self.runs[0].setup.images.dtype
+
     @cached_property
     def hyperparameters(self) -> dict[str, Tensor]:
         """Each participant's value (N,) of the method's fields in which the runs differ."""
-        names = [field.name for field in fields(self.runs[0].method)]
-        values = {name: [getattr(run.method, name) for run in self.runs] for name in names}
-        return {name: self._of_participants(own) for name, own in values.items() if len(set(own)) > 1}
+        found = {}
+        for field in fields(self.runs[0].method):
+            values = [getattr(run.method, field.name) for run in self.runs]
+            if len(set(values)) > 1:
+                each = [value for value, size in zip(values, self.sizes, strict=True) for _ in range(size)]
+                found[field.name] = torch.tensor(each, dtype=self.dtype, device=self.runs[0].counts_NY.device)
+        return found
 
     def parts(self, positions: slice) -> list[_Part]:
         """Cut a chunk of the participants by runs."""
@@ -124,11 +133,6 @@ class RunGroup:
                 parts.append(_Part(number, slice(begin, end), in_chunk))
             first += size
         return parts
-
-    def _of_participants(self, values: Sequence[float]) -> Tensor:
-        """Repeat each run's value for its participants."""
-        each = [value for value, size in zip(values, self.sizes, strict=True) for _ in range(size)]
-        return torch.tensor(each, dtype=self.runs[0].setup.images.dtype, device=self.runs[0].counts_NY.device)
 
 
 def server_round(
@@ -144,121 +148,100 @@ def server_round(
         train: trains the participants.
         keep_clients: for each run, whether the outcome holds what its participants sent.
     """
-    sent = broadcasts(group, states)
-    tallies = [_Tally(*own) for own in zip(group.runs, states, sent, keep_clients, strict=True)]
-    # exact: whole numbers
-    for positions, result in train(sum(group.sizes), lambda at: chunk_job(group, states, sent, inputs, at)):
+    start = RoundStart(group, states, inputs)
+    tallies = [_Tally(*own) for own in zip(group.runs, states, start.sent, keep_clients, strict=True)]
+    for positions, result in train(sum(group.sizes), start.job):  # exact: whole numbers
         parts = group.parts(positions)
         for part in parts:
             own = result if len(parts) == 1 else map_tensors(result, itemgetter(part.in_chunk))
             tallies[part.run].add(own, inputs.cohort_N[part.in_all], inputs.weights_5N[:, part.in_all])
-    return [tally.close(_round_of(group, inputs, number)) for number, tally in enumerate(tallies)]
+    return [tally.close(start.round_of(number)) for number, tally in enumerate(tallies)]
 
 
-def broadcasts(group: RunGroup, states: Sequence[RunState]) -> list[Broadcast]:
-    """Return what the server of each run sends."""
-    pairs = zip(group.runs, states, strict=True)
-    return [Broadcast(*run.method.broadcast(state.x, state.server)) for run, state in pairs]
+class RoundStart:
+    """The start of a round: the runs, their states, what is drawn for the round, and what the servers send."""
 
+    def __init__(self, group: RunGroup, states: Sequence[RunState], inputs: RoundInputs) -> None:
+        self._group, self._states, self._inputs = group, states, inputs
+        pairs = zip(group.runs, states, strict=True)
+        self.sent = [Broadcast(*run.method.broadcast(state.x, state.server)) for run, state in pairs]
 
-def _round_of(group: RunGroup, inputs: RoundInputs, run: int) -> int | Tensor:
-    """The number of a run's round: plain where the host knows it."""
-    if inputs.rounds is not None:
-        return inputs.rounds[run]
-    return inputs.round_N[sum(group.sizes[:run])].to(group.runs[run].setup.images.dtype)  # exact: whole numbers
+    def round_of(self, run: int) -> int | Tensor:
+        """Return the number of a run's round: plain where the host knows it."""
+        if self._inputs.rounds is not None:
+            return self._inputs.rounds[run]
+        return self._inputs.round_N[sum(self._group.sizes[:run])].to(self._group.dtype)  # exact: whole numbers
 
+    def job(self, positions: slice) -> ChunkJob:
+        """Return the local training of the participants at these positions."""
+        parts = self._group.parts(positions)
+        init = self._init(parts, positions)
+        batches = self._group.runs[0].setup.images.stack(self._inputs.batches(positions))
+        return ChunkJob(self._task(parts, positions, init), init, batches)
 
-def chunk_job(
-    group: RunGroup, states: Sequence[RunState], sent: Sequence[Broadcast], inputs: RoundInputs, positions: slice
-) -> ChunkJob:
-    """Return the local training of the participants at these positions."""
-    parts = group.parts(positions)
-    init = _init(group, states, sent, inputs, parts, positions)
-    batches = group.runs[0].setup.images.stack(inputs.batches(positions))
-    return ChunkJob(_task(group, sent, inputs, parts, positions, init), init, batches)
+    def _init(self, parts: Sequence[_Part], positions: slice) -> ClientInit:
+        """The participants' state before training: what the server sends, and what stayed on them."""
+        group, inputs = self._group, self._inputs
+        each = []
+        for part in parts:
+            run, state, cohort_n = group.runs[part.run], self._states[part.run], inputs.cohort_N[part.in_all]
+            shared = {**self.sent[part.run].x, **state.buffers}
+            leaves = {name: leaf.expand(len(part), *leaf.shape) for name, leaf in shared.items()}
+            leaves |= {name: leaf.index_select(0, cohort_n) for name, leaf in state.local.items()}
+            trees = {
+                "params": {name: leaves[name] for name in run.setup.params},
+                "buffers": {name: leaves[name] for name in run.setup.buffers},
+                "state": {name: leaf.index_select(0, cohort_n) for name, leaf in state.states.items()},
+                "counts": {"counts_Y": run.counts_NY.index_select(0, cohort_n)},
+            }
+            each.append(trees)
+        joined = {name: _cat([trees[name] for trees in each]) for name in each[0]}
+        counts_Y = joined.pop("counts")["counts_Y"]
+        share, _, _, own_steps, relative_size = inputs.weights_5N[:, positions]
+        for name in group.runs[0].shares:
+            joined["buffers"][name] = share.to(group.dtype)
+        relative_size = relative_size.to(group.dtype)
+        known = set(inputs.steps_N[positions]) if inputs.steps_N is not None else group.all_steps
+        # One number for all is plain: hooks then compute as for one client.
+        steps = next(iter(known)) if len(known) == 1 else own_steps.to(group.dtype)
+        return ClientInit(**joined, velocity={}, counts_Y=counts_Y, steps=steps, relative_size=relative_size)
 
-
-def _init(
-    group: RunGroup,
-    states: Sequence[RunState],
-    sent: Sequence[Broadcast],
-    inputs: RoundInputs,
-    parts: Sequence[_Part],
-    positions: slice,
-) -> ClientInit:
-    """The participants' state before training: what the server sends, and what stayed on them."""
-    each = []
-    for part in parts:
-        run, state, cohort_n = group.runs[part.run], states[part.run], inputs.cohort_N[part.in_all]
-        leaves = {
-            name: leaf.expand(len(part), *leaf.shape) for name, leaf in {**sent[part.run].x, **state.buffers}.items()
-        }
-        leaves |= {name: leaf.index_select(0, cohort_n) for name, leaf in state.local.items()}
-        trees = {
-            "params": {name: leaves[name] for name in run.setup.params},
-            "buffers": {name: leaves[name] for name in run.setup.buffers},
-            "state": {name: leaf.index_select(0, cohort_n) for name, leaf in state.states.items()},
-            "counts": {"counts_Y": run.counts_NY.index_select(0, cohort_n)},
-        }
-        each.append(trees)
-    joined = {name: _cat([trees[name] for trees in each]) for name in each[0]}
-    counts_Y = joined.pop("counts")["counts_Y"]
-    known = set(inputs.steps_N[positions]) if inputs.steps_N is not None else group.all_steps
-    dtype = group.runs[0].setup.images.dtype
-    steps: int | Tensor
-    if len(known) == 1:
-        (steps,) = known  # a plain number: hooks then compute as for one client
-    else:
-        steps = inputs.weights_5N[3, positions].to(dtype)
-    relative_size = inputs.weights_5N[4, positions].to(dtype)
-    for name in group.runs[0].shares:
-        joined["buffers"][name] = inputs.weights_5N[0, positions].to(dtype)
-    return ClientInit(**joined, velocity={}, counts_Y=counts_Y, steps=steps, relative_size=relative_size)
-
-
-def _task(
-    group: RunGroup,
-    sent: Sequence[Broadcast],
-    inputs: RoundInputs,
-    parts: Sequence[_Part],
-    positions: slice,
-    init: ClientInit,
-) -> ClientTask:
-    """What the participants of a chunk share, and what differs between those of several runs."""
-    run, broadcast = group.runs[parts[0].run], sent[parts[0].run]
-    rounds = [_round_of(group, inputs, part.run) for part in parts]
-    each: dict[str, Any] = {}
-    hyperparameters = {}
-    setup = run.setup
-    sgd, lr_n = setup.sgd, inputs.lr_N[positions].to(setup.images.dtype)
-    if inputs.rounds is not None:
-        sgd = sgd.in_round(inputs.rounds[parts[0].run])
-    elif sgd.schedule != CONSTANT:
-        each = {"lr": lr_n}
-    if len(parts) > 1:
-        servers = [
-            {name: leaf.expand(len(part), *leaf.shape) for name, leaf in sent[part.run].server.items()}
-            for part in parts
-        ]
-        x = {name: init.params[name] for name in broadcast.x}
-        each = {"x": x, "server": _cat(servers), "lr": lr_n}
-        if inputs.rounds is None or len(set(rounds)) > 1:
-            each["round"] = inputs.round_N[positions].to(group.runs[0].setup.images.dtype)
-        for name, leaf in group.hyperparameters.items():
-            if len({getattr(group.runs[part.run].method, name) for part in parts}) > 1:
-                hyperparameters[name] = leaf[positions]
-    return ClientTask(
-        method=run.method,
-        sgd=sgd,
-        x=broadcast.x,
-        server=broadcast.server,
-        autocast=setup.autocast,
-        round=rounds[0],
-        head=run.head,
-        frozen=run.frozen,
-        each=each,
-        hyperparameters=hyperparameters,
-    )
+    def _task(self, parts: Sequence[_Part], positions: slice, init: ClientInit) -> ClientTask:
+        """What the participants of a chunk share, and what differs between those of several runs."""
+        group, inputs = self._group, self._inputs
+        run, broadcast = group.runs[parts[0].run], self.sent[parts[0].run]
+        rounds = [self.round_of(part.run) for part in parts]
+        each: dict[str, Any] = {}
+        hyperparameters = {}
+        sgd, lr_n = run.setup.sgd, inputs.lr_N[positions].to(group.dtype)
+        if inputs.rounds is not None:
+            sgd = sgd.in_round(inputs.rounds[parts[0].run])
+        elif sgd.schedule != CONSTANT:
+            each = {"lr": lr_n}
+        if len(parts) > 1:
+            servers = [
+                {name: leaf.expand(len(part), *leaf.shape) for name, leaf in self.sent[part.run].server.items()}
+                for part in parts
+            ]
+            x = {name: init.params[name] for name in broadcast.x}
+            each = {"x": x, "server": _cat(servers), "lr": lr_n}
+            if inputs.rounds is None or len(set(rounds)) > 1:
+                each["round"] = inputs.round_N[positions].to(group.dtype)
+            for name, leaf in group.hyperparameters.items():
+                if len({getattr(group.runs[part.run].method, name) for part in parts}) > 1:
+                    hyperparameters[name] = leaf[positions]
+        return ClientTask(
+            method=run.method,
+            sgd=sgd,
+            x=broadcast.x,
+            server=broadcast.server,
+            autocast=run.setup.autocast,
+            round=rounds[0],
+            head=run.head,
+            frozen=run.frozen,
+            each=each,
+            hyperparameters=hyperparameters,
+        )
 
 
 class _Tally:

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.run import RoundInputs
-from flbench.engine.server_round import RunGroup, broadcasts, chunk_job
+from flbench.engine.server_round import RoundStart, RunGroup
 
 #: Bytes to which slices must be aligned, and those that torch's loops take at once: two registers of AVX-512.
 ALIGNED, AT_ONCE = 64, 128
@@ -95,10 +95,10 @@ class _Operations(TorchDispatchMode):
     @classmethod
     def of_a_step(cls, trainer: FederatedTrainer, executor: StackedExecutor) -> _Operations | None:
         """Look at one local step of a run, which does not change it; None if the step fails, as the run itself will."""
-        group, state = RunGroup((trainer.run,)), [trainer.run_state()]
+        state = trainer.run_state()
         try:
-            inputs = RoundInputs.draw(group.runs, [trainer.round], trainer.device)
-            job = chunk_job(group, state, broadcasts(group, state), inputs, slice(0, trainer.run.cohort_size))
+            inputs = RoundInputs.draw([trainer.run], [trainer.round], trainer.device)
+            job = RoundStart(RunGroup((trainer.run,)), [state], inputs).job(slice(0, trainer.run.cohort_size))
             seen = cls(job.init.counts_Y)
             with seen:
                 executor.first_step(job)
