@@ -133,22 +133,20 @@ class Runner:
             continuing = _one_round(running, should_stop, ended)
         except Exception as error:
             if len(running) > 1 and isinstance(error, UserError):
-                self._say_apart(running[0].attempt.experiment, error)
+                method = _method_of(running[0].attempt.experiment)
+                self.apart.add(method)
+                _log.warning(
+                    "this worker trains all runs of %s one by one, because a hook failed with several of them as one "
+                    "stack; name the fields that hooks need as Python numbers in `static` (docs/extending.md). "
+                    "The error: %s",
+                    method,
+                    error,
+                )
                 return [[one] for one in running]
             for one in running:
                 ended(one.attempt, error)
             return []
         return [continuing] if continuing else []
-
-    def _say_apart(self, experiment: Experiment, error: UserError) -> None:
-        method = _method_of(experiment)
-        self.apart.add(method)
-        _log.warning(
-            "this worker trains all runs of %s one by one, because a hook failed with several of them as one stack; "
-            "name the fields that hooks need as Python numbers in `static` (docs/extending.md). The error: %s",
-            method,
-            error,
-        )
 
 
 def _method_of(experiment: Experiment) -> str:
@@ -274,7 +272,11 @@ class _Execution:
         before, self._before = self._before, subject.x
         if not (synced or stop):
             return None
-        self._plan_sync()
+        # Choose the next round to wait for, from the time of the rounds since the last one.
+        now, (round, then) = time.monotonic(), self._last_sync
+        rounds = SYNC_SECONDS * (subject.round - round) / max(now - then, 1e-9)
+        self._sync_at = subject.round + max(1, int(min(SYNC_ROUNDS, rounds)))
+        self._last_sync = subject.round, now
         if (bad := subject.diverged_in()) is not None:
             attempt.log(f"diverged in round {bad}: the loss or a weight is not a finite number")
             return self._publish("diverged", bad)
@@ -287,13 +289,6 @@ class _Execution:
         if stop or self._checkpoint_is_due():
             self._checkpoint()
         return Outcome("stopped", subject.round) if stop else None
-
-    def _plan_sync(self) -> None:
-        """Choose the next round to wait for, from the time of the rounds since the last one."""
-        now, (round, then) = time.monotonic(), self._last_sync
-        rounds = SYNC_SECONDS * (self.subject.round - round) / max(now - then, 1e-9)
-        self._sync_at = self.subject.round + max(1, int(min(SYNC_ROUNDS, rounds)))
-        self._last_sync = self.subject.round, now
 
     def _log_convolutions(self) -> None:
         """Log how a GPU convolves, and what changed: a resumed run measures again, and may choose another way."""

@@ -259,6 +259,8 @@ class Watch:
         )
         speed = self._measure_speed(rounds_done if rounds_total else len(self.ended))
         failed = self.failures()
+        results = [seen.state.result for seen in self.ended.values() if seen.state.result is not None]
+        seconds, rounds = sum(result.seconds for result in results), sum(result.rounds for result in results)
         counts = Counter("failed" if seen.state.status == "failed" else seen.outcome for seen in self.ended.values())
         return Progress(
             total=len(self._entries),
@@ -275,7 +277,7 @@ class Watch:
             rounds_given_up=sum(seen.rounds - seen.round for seen in failed),
             rounds_per_second=speed if rounds_total else None,
             runs_per_second=None if rounds_total else speed,
-            seconds_per_round=self._seconds_per_round(),
+            seconds_per_round=seconds / rounds if rounds and seconds else None,
             active=tuple(active),
             news=tuple(news),
             ended=self.ended,
@@ -321,7 +323,9 @@ class Watch:
             value = result.final.get(metric) if result else None
             kept = replace(state, result=replace(result, final={}, numerics={}, environment={}) if result else None)
             seen = RunSnapshot(run.run_id, label, request.rounds, kept, request.rounds, value, None, metric)
-            return self._in_race(index, seen)
+            if self._races is None or seen.outcome == "diverged":
+                return seen
+            return replace(seen, waits=self._races.may_go_on(index), dropped=self._races.standing(index).dropped)
         attempt = run.attempts()[-1]
         record = attempt.last_record() or {}
         # The count never decreases: a new attempt has no records until it has copied those of the previous one.
@@ -333,12 +337,6 @@ class Watch:
         seen = RunSnapshot(run.run_id, self._label(index), request.rounds, state, reached, value, log, metric)
         failed = state.status in ("failed", "lost")
         return replace(seen, failed_at=str((attempt.exit() or {}).get("time", ""))) if failed else seen
-
-    def _in_race(self, index: int, seen: RunSnapshot) -> RunSnapshot:
-        """Return a run that has reached its rung with what the search has decided about it."""
-        if self._races is None or seen.outcome == "diverged":
-            return seen
-        return replace(seen, waits=self._races.may_go_on(index), dropped=self._races.standing(index).dropped)
 
     def _worker_log(self, attempt: AttemptDir) -> Path | None:
         try:
@@ -358,8 +356,3 @@ class Watch:
         # The first step includes the start-up of the workers: skip it once there are others.
         began, first = steps[1] if len(steps) > 3 else steps[0]
         return (done - first) / (now - began) if now - began > 1 and done > first else None
-
-    def _seconds_per_round(self) -> float | None:
-        results = [seen.state.result for seen in self.ended.values() if seen.state.result is not None]
-        seconds, rounds = sum(result.seconds for result in results), sum(result.rounds for result in results)
-        return seconds / rounds if rounds and seconds else None

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from flbench.checkpoints import NoCheckpoint, load_checkpoint
@@ -40,21 +39,17 @@ class Trained:
         """Return the probability of each class for each image, as ``flbench.predict`` does; raises UserError."""
         import pandas as pd
 
-        images_MCHW = self._input(np.asarray(images))
-        with torch.no_grad():
-            logits = torch.cat([self.network(part)[1] for part in images_MCHW.split(512)])
-        return pd.DataFrame(logits.softmax(1).numpy(), columns=list(self.data.class_names))
-
-    def _input(self, images: NDArray[Any]) -> torch.Tensor:
-        """Return images as the network's input."""
-        shape = self.data.test.images.shape[1:]
+        images, shape = np.asarray(images), self.data.test.images.shape[1:]
         if images.ndim == 3 and shape[0] == 1:
             images = images[:, None]
         if images.shape[1:] != shape:
             raise UserError(f"images: expected an array of shape (M, {', '.join(map(str, shape))}), got {images.shape}")
         white = self.data.white if images.dtype.kind in "ui" else 1
         dtype = next(self.network.parameters()).dtype
-        return torch.from_numpy(np.ascontiguousarray(images)).to(dtype) / white
+        images_MCHW = torch.from_numpy(np.ascontiguousarray(images)).to(dtype) / white
+        with torch.no_grad():
+            logits = torch.cat([self.network(part)[1] for part in images_MCHW.split(512)])
+        return pd.DataFrame(logits.softmax(1).numpy(), columns=list(self.data.class_names))
 
 
 def trained(run: RunDir, round: int | None, data_root: Path | None, client: int) -> Trained:

@@ -81,22 +81,22 @@ class CentralizedTrainer(Trainer):
         batches = self.images.draw(rows, seed=self.seed, client=0, round=self.round, masked=self._setup.masked)
         drawn = on_device(side_by_side([batches]), self.device)
         trees = [drawn, self.x, self.buffers, self.velocity, self._open_watch()]
-        outputs = self._round(self.executor.train, trees) if self.record is None else self._graph()(self._steps, trees)
+        if self.record is None:
+            outputs = self._round(self.executor.train, trees)
+        else:
+            if self._graphed is None:
+                if not isinstance(self.executor, StackedExecutor):
+                    raise ValueError("rounds are recorded with the stacked executor only")
+                function = partial(self._round, partial(self.executor.train, repeat=False))
+                what = "a round of centralized training"
+                self._graphed = GraphedFunction(function, self.record, what, feedback=4, tune=self.executor.tune)
+            outputs = self._graphed(self._steps, trees)
         losses, self.x, self.buffers, self.velocity, self._watch = outputs
         loss = losses["loss"].item() if wait or self.record is None else losses["loss"]
         if not keep_clients:
             return RoundReport(loss)
         params = {name: leaf.unsqueeze(0) for name, leaf in self.x.items()}
         return RoundReport(loss, params, torch.ones(1, dtype=torch.float64, device=self.device))
-
-    def _graph(self) -> GraphedFunction:
-        if self._graphed is None:
-            if self.record is None or not isinstance(self.executor, StackedExecutor):
-                raise ValueError("rounds are recorded with the stacked executor only")
-            function = partial(self._round, partial(self.executor.train, repeat=False))
-            what = "a round of centralized training"
-            self._graphed = GraphedFunction(function, self.record, what, feedback=4, tune=self.executor.tune)
-        return self._graphed
 
     def _measure(self) -> metrics.Record:
         model = [(self.x, self.buffers)]

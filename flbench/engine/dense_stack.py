@@ -38,7 +38,6 @@ class _Layer(Protocol):
 
     def forward(self, params: Tree, buffers: Tree, x: Tensor) -> Tensor:
         """Return the output."""
-        ...
 
     def backward(self, params: Tree, gradient: Tensor, grads: Tree) -> Tensor:
         """Add the gradients of its parameters to ``grads`` by name, and return that of its input.
@@ -48,7 +47,6 @@ class _Layer(Protocol):
             gradient: of the output of that pass; it may be overwritten.
             grads: receives the gradients of the parameters.
         """
-        ...
 
 
 class _Product:

@@ -53,13 +53,11 @@ class Executor(Protocol):
 
     def train(self, clients: int, job: JobAt) -> Results:
         """Train a number of clients chunk by chunk, in order."""
-        ...
 
     def predict(
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Return logits (models, images, Y) in evaluation mode of models given as (parameters, buffers)."""
-        ...
 
 
 class LoopExecutor:
@@ -115,7 +113,6 @@ class LoopExecutor:
     def predict(
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Return logits (models, images, Y); batches of images are computed by all threads of the pool."""
         ready = [(tmap(_pixels_last, params), tmap(_pixels_last, buffers)) for params, buffers in models]
 
         def one(job: tuple[tuple[Tree, Tree], Tensor], seat: Passes) -> Tensor:
@@ -223,7 +220,6 @@ class StackedExecutor:
     def predict(
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Return logits (models, images, Y), computed model by model, batch by batch."""
         logits = []
         for params, buffers in models:
             for part in torch.split(images, EVALUATION_BATCH):

@@ -43,7 +43,6 @@ class Gradient(Protocol):
 
     def taught(self, images: Tensor) -> dict[str, Outputs]:
         """Return the teachers' outputs on a batch."""
-        ...
 
     def __call__(
         self, params: Tree, buffers: Tree, images: Tensor, target: Target, taught: Mapping[str, Outputs]
@@ -52,11 +51,9 @@ class Gradient(Protocol):
 
         The buffers are updated in place.
         """
-        ...
 
     def losses(self, notes: Sequence[Any]) -> Sequence[Tensor]:
         """Return each step's data term, 0-d or (N,), from its note."""
-        ...
 
 
 def gradient_of(passes: Passes, lifted: LiftedHooks, autocast: torch.dtype | None) -> Gradient:

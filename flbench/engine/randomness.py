@@ -33,42 +33,31 @@ TWISTER = 625 * 4
 
 def generator_states() -> dict[str, Any]:
     """Return the state of every default generator by its name; of a GPU's its seed and offset."""
-    states: dict[str, Any] = {
-        "torch's default generator": _torch_state(),
-        "numpy's global generator": _numpy_state(),
-        "Python's random module": _python_state(),
-    }
+    states: dict[str, Any] = {}
+    # The bytes of its state, read without an operation of torch, which a mode such as that of fake tensors refuses.
+    of_torch = torch.default_generator.get_state()
+    states["torch's default generator"] = ctypes.string_at(of_torch.data_ptr(), of_torch.numel())
+    # The memory of a Mersenne Twister: numpy's own copy of it takes a hundred times as long.
+    of_numpy = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    is_twister = isinstance(of_numpy, np.random.MT19937)
+    states["numpy's global generator"] = (
+        ctypes.string_at(_address(of_numpy), TWISTER) if is_twister else repr(of_numpy.state)
+    )
+    # The same of CPython's, which follows the head of the object.
+    of_python = random.random.__self__  # type: ignore[attr-defined]
+    is_cpython = sys.implementation.name == "cpython"
+    states["Python's random module"] = (
+        ctypes.string_at(id(of_python) + object.__basicsize__, TWISTER) if is_cpython else of_python.getstate()
+    )
     if torch.cuda.is_initialized():
         for number, one in enumerate(torch.cuda.default_generators):
             states[f"torch's default generator of cuda:{number}"] = one.initial_seed(), one.get_offset()
     return states
 
 
-def _torch_state() -> bytes:
-    """The bytes of its state, read without an operation of torch, which a mode such as that of fake tensors refuses."""
-    state = torch.default_generator.get_state()
-    return ctypes.string_at(state.data_ptr(), state.numel())
-
-
-def _numpy_state() -> Any:
-    """The memory of a Mersenne Twister: numpy's own copy of it takes a hundred times as long."""
-    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
-    if isinstance(generator, np.random.MT19937):
-        return ctypes.string_at(_address(generator), TWISTER)
-    return repr(generator.state)
-
-
 @lru_cache(maxsize=1)  # to ask for it takes longer than to read the memory
 def _address(generator: Any) -> int:
     return int(generator.ctypes.state_address)
-
-
-def _python_state() -> Any:
-    """The same of CPython's, which follows the head of the object."""
-    generator = random.random.__self__  # type: ignore[attr-defined]
-    if sys.implementation.name == "cpython":
-        return ctypes.string_at(id(generator) + object.__basicsize__, TWISTER)
-    return generator.getstate()
 
 
 def moved(before: dict[str, Any]) -> str | None:

@@ -6,7 +6,7 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, assert_never, cast
 
@@ -65,10 +65,6 @@ class Numerics:
     executor: str
     precision: str
     torch: str
-
-    def to_json(self) -> dict[str, str]:
-        """Return it as plain JSON."""
-        return asdict(self)
 
 
 def make_trainer(
