@@ -1,7 +1,10 @@
-"""Choose the workers of a sweep or a single run, for the commands and for ``flbench.api``."""
+"""Choose the workers of a sweep or a single run, and stop them, for the commands and for ``flbench.api``."""
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +14,7 @@ from flbench.config import Experiment, require_device
 from flbench.errors import UserError
 from flbench.launch import ROUND_SECONDS, Launcher, inline, local, resources, sbatch, slurm, workers_worth
 from flbench.run_names import SINGLE
-from flbench.store import Store
+from flbench.store import CancelMark, Store
 from flbench.sweeps import Sweep
 from flbench.sweeps.profile import load_profile
 from flbench.worker import Options
@@ -142,3 +145,16 @@ def used_device(device: Device) -> UsedDevice:
             raise UserError("--device mps: torch sees no Apple GPU here (it needs Apple silicon); use --device cpu")
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def cancel(store: Store, plan: str) -> list[str]:
+    """Return a line for each backend that asked the workers and orchestrators of a plan (NAME/HASH) to stop.
+
+    The mark in the store is enough: every worker checks it, and a job that SLURM starts later ends at once.
+    """
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may give a user no name
+        user = f"user {os.getuid()}"
+    CancelMark(store.sweeps / plan).put(f"{user}@{socket.gethostname()}")
+    return [line for line in (local.cancel(store, plan), slurm.cancel(store, plan)) if line]

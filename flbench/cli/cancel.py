@@ -12,7 +12,7 @@ from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.options import JsonOption, StoreOption
 from flbench.cli.targets import TargetsArgument, entry_of, find_targets
-from flbench.launch.cancel import cancel as cancel_plan
+from flbench.launchers import cancel as cancel_plan
 from flbench.messages import counted
 from flbench.progress import Watch
 from flbench.store import CANCELLED, CancelMark, Entry, Lease, Store, plan_name, read_plan, read_search

@@ -35,14 +35,7 @@ class InlineLauncher:
         self._store_error: StoreUnusable | OSError | None = None
 
     def start(self, count: int, out_of_memory: int = 0) -> int:
-        """Start the worker unless it is alive.
-
-        Returns:
-            1 if it was started, otherwise 0.
-
-        Raises:
-            StoreUnusable, OSError: the error of the store that ended the previous worker.
-        """
+        """Start the worker unless it is alive; raises the error of the store that ended the previous one."""
         if self._store_error is not None:
             raise self._store_error
         if not count or self.alive():
@@ -52,15 +45,12 @@ class InlineLauncher:
         return 1
 
     def alive(self) -> int:
-        """Return 1 while the worker is alive, otherwise 0."""
         return int(self._thread is not None and self._thread.is_alive())
 
     def tokens(self) -> set[str]:
-        """Return the name of the worker."""
         return {self._lease.token}
 
     def drain(self) -> None:
-        """Ask the worker to stop at the end of its current round."""
         self._stop.set()
 
     def kill(self) -> None:
@@ -69,7 +59,6 @@ class InlineLauncher:
         os._exit(130)
 
     def crash_log(self) -> str:
-        """Return the message or traceback of the worker's last crash."""
         return self._crash_log
 
     def _work(self) -> None:

@@ -78,15 +78,7 @@ class LocalLauncher:
         self._forks: ForkServer | None = None
 
     def start(self, count: int, out_of_memory: int = 0) -> int:
-        """Start ``count`` workers.
-
-        Returns:
-            ``count``.
-
-        Raises:
-            StoreUnusable: their logs cannot be created.
-            WorkersCrash: the operating system starts no process.
-        """
+        """Start ``count`` workers; raises StoreUnusable without their logs, and WorkersCrash without a process."""
         for _ in range(count):
             token = new_token()
             taken = [worker.gpus for worker in self._workers if not worker.has_ended]
@@ -124,22 +116,18 @@ class LocalLauncher:
         return sum(not worker.has_ended for worker in self._workers)
 
     def tokens(self) -> set[str]:
-        """Return the names of all workers that this launcher has started."""
         return {worker.token for worker in self._workers}
 
     def drain(self) -> None:
-        """Send SIGTERM to the workers."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL to the workers; record first that the user asked for it."""
         for worker in self._workers:
             if worker.process.poll() is None:
                 record_user_kill(self._store, worker.token)
         self._signal(signal.SIGKILL)
 
     def crash_log(self) -> str:
-        """Return the end of the log of the worker that crashed last; '' if none crashed."""
         for worker in reversed(self._workers):
             if worker.process.poll() not in (None, *CLEAN_EXITS):
                 return end_of_log(worker.log, f" (exit code {worker.process.returncode})")

@@ -14,10 +14,10 @@ import pytest
 
 from flbench.errors import UserError
 from flbench.launch import WorkersCrash
-from flbench.launch.cancel import cancel
 from flbench.launch.sbatch import Array, Request, require_loggable
 from flbench.launch.slurm import SlurmLauncher, script, worker_command
 from flbench.launch.submissions import Submission
+from flbench.launchers import cancel
 from flbench.slurm import Row, squeue
 from flbench.store import Heartbeat, Lease, Store, files, strict_json
 from flbench.worker import Options
