@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,3 +202,34 @@ def resumes(trainer: Trainer, other: Trainer) -> bool:
     other.load(copy.deepcopy(trainer.state()))
     train(1, trainer, other)
     return same_bits(trainer, other)
+
+
+def check_every_way(make: Callable[..., FederatedTrainer], *, fused: bool = True) -> FederatedTrainer:
+    """Check that loop, stack and chunks agree; to the bit threads, resumed runs and several runs in one stack.
+
+    Args:
+        make: returns a new trainer, given settings of ``toy_trainer``.
+        fused: whether two runs in one stack have the bits of the runs alone.
+
+    Returns:
+        The trainer of the loop after two rounds.
+    """
+    loop, threads, *stacks = (
+        make(executor=executor, **way)
+        for executor, way in (("loop", {}), ("loop", {"pool": 3}), ("stacked", {}), ("stacked", {"chunk": 2}))
+    )
+    train(2, loop, threads, *stacks)
+    assert same_bits(loop, threads)
+    expected = everything(loop)
+    for stacked in stacks:
+        for name, leaf in everything(stacked).items():
+            assert leaf.dtype == expected[name].dtype
+            assert float((leaf.double() - expected[name].double()).abs().max()) < 1e-10, name
+    for executor in ("loop", "stacked"):
+        assert resumes(make(executor=executor), make(executor=executor, weights=5)), executor
+    if fused:
+        together, alone = ([make(executor="stacked", seed=n, weights=n) for n in (0, 1)] for _ in range(2))
+        train_together(2, together)
+        train(2, *alone)
+        assert all(map(same_bits, together, alone))
+    return loop

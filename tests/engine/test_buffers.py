@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from flbench.engine.federated import FederatedTrainer
 from flbench.engine.optimizers import Sgd
 from flbench.methods.base import Method
 from flbench.registry import METHODS
-from tests.toys import everything, largest_difference, same_bits, toy_trainer, train, train_together
+from tests.samples import fast
+from tests.toys import check_every_way, everything, toy_trainer, train
 
 SETTINGS: dict[str, Any] = {"model": "bn-cnn", "sgd": Sgd(0.01, momentum=0.5), "steps": [3, 1, 4]}
 
@@ -27,13 +29,10 @@ def on(executor: str, **settings: Any) -> dict[str, Tensor]:
     return everything(one)
 
 
-@pytest.mark.parametrize("method", METHODS.classes)
-def test_loop_and_stack_agree(method: str) -> None:
-    loop, stacked = on("loop", method=method), on("stacked", method=method)
-    whole = {name for name, leaf in loop.items() if not leaf.is_floating_point()}
-    assert all(torch.equal(loop[name], stacked[name]) and loop[name].dtype == stacked[name].dtype for name in whole)
-    loop, stacked = ({name: leaf for name, leaf in each.items() if name not in whole} for each in (loop, stacked))
-    assert largest_difference(loop, stacked) < 1e-10
+@pytest.mark.parametrize("method", fast(METHODS.classes, "fedbn"))
+def test_every_way_to_train_agrees(method: str) -> None:
+    for batch_size in (5, 7) if method == "scaffold" else (5,):
+        check_every_way(partial(trainer, method=method, batch_size=batch_size))
 
 
 def test_a_cumulative_mean_of_statistics() -> None:
@@ -51,17 +50,6 @@ def test_integers_and_booleans_are_the_largest_of_the_participants(executor: str
     assert after["buffers/body.2.num_batches_tracked"].dtype == torch.int64
     assert after["buffers/body.0.lowest"].tolist() == 2 * -1
     assert after["buffers/body.0.seen"].tolist() == [True, False]
-
-
-@pytest.mark.parametrize("batch_size", [5, 7])
-def test_fused_runs_have_their_own_bits(batch_size: int) -> None:
-    def runs() -> list[FederatedTrainer]:
-        return [trainer("stacked", seed=seed, weights=seed, batch_size=batch_size) for seed in (0, 1, 2)]
-
-    together, alone = runs(), runs()
-    train_together(2, together)
-    train(2, *alone)
-    assert all(map(same_bits, together, alone))
 
 
 def test_chunks_change_no_bit() -> None:

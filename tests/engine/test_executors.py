@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from _pytest.mark import ParameterSet
 from torch import Tensor, nn
 
 from flbench.engine import executors
@@ -72,22 +71,28 @@ def fits(method: str, norm: str, model: str) -> bool:
     return (method, norm, model) not in UNDIRECTED and (norm, model) != ("ws", "toy-resnet18")
 
 
-def every_combination() -> list[ParameterSet]:
-    """Every method x norm x small model that fit together, and some with the models in full.
+def combinations() -> dict[tuple[str, str, str], list[tuple[str, str]]]:
+    """Return norms and models that fit together, by tier and method, for FedAvg also by model.
 
-    Among the fast ones are every method on a plain network and on batch normalization, and every norm in every model.
-    The slow ones add every method with every norm, in one model each, and the models in full; the rest is nightly.
+    With every push: every method on a plain network and on batch normalization, and every norm in every model. Slow:
+    every method with every norm, in one model each, and the models in full. Nightly: the rest.
     """
-    cases = []
+    cases: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for (m, method), (n, norm) in product(enumerate(METHOD_NAMES), enumerate(NORMS.classes)):
         models = [model for model in MODELS if fits(method, norm, model)]
         small = [model for model in models if not in_full(model)]
         for model in models:
-            fast = method == "fedavg" or (model == "mlp" and norm in ("none", "bn"))
+            often = method == "fedavg" or (model == "mlp" and norm in ("none", "bn"))
             of_the_pair = in_full(model) or model == small[(m + n) % len(small)]
-            marks = pytest.mark.slow if of_the_pair else pytest.mark.nightly
-            cases.append(pytest.param(method, norm, model, marks=[] if fast and not in_full(model) else [marks]))
+            tier = "fast" if often and not in_full(model) else "slow" if of_the_pair else "nightly"
+            cases.setdefault((tier, method, model if method == "fedavg" else ""), []).append((norm, model))
     return cases
+
+
+COMBINATIONS = [
+    pytest.param(key[1], pairs, id="-".join(key), marks=[] if key[0] == "fast" else getattr(pytest.mark, key[0]))
+    for key, pairs in combinations().items()
+]
 
 
 def run(method: str, rounds: int = 2, **kwargs: Any) -> tuple[dict[str, Tensor], dict[str, object]]:
@@ -96,28 +101,29 @@ def run(method: str, rounds: int = 2, **kwargs: Any) -> tuple[dict[str, Tensor],
     return everything(trainer), record_of(trainer)
 
 
-@pytest.mark.parametrize(("method", "norm", "model"), every_combination())
-def test_loop_and_stacked_agree(method: str, norm: str, model: str) -> None:
-    settings: dict[str, Any] = {"model": model, "norm": norm, "image": MODELS[model]}
-    settings["sgd"] = Sgd(RATES.get(method, 1e-2 if norm in STEEP else 0.1), momentum=0.5)
-    if model != "mlp":
-        settings |= {
-            "sgd": Sgd(1e-5 if norm in STEEP or method == "fedaws" else 1e-2, momentum=0.5),
-            "steps": 2,
-            "batch_size": 4,
-            "clients": toy_clients((9, 12), test=6),
-            "images": toy_images(MODELS[model], 21, 6),
-        }
-    agree(method, settings)
+@pytest.mark.parametrize(("method", "pairs"), COMBINATIONS)
+def test_loop_and_stacked_agree(method: str, pairs: list[tuple[str, str]]) -> None:
+    for norm, model in pairs:
+        settings: dict[str, Any] = {"model": model, "norm": norm, "image": MODELS[model]}
+        settings["sgd"] = Sgd(RATES.get(method, 1e-2 if norm in STEEP else 0.1), momentum=0.5)
+        if model != "mlp":
+            settings |= {
+                "sgd": Sgd(1e-5 if norm in STEEP or method == "fedaws" else 1e-2, momentum=0.5),
+                "steps": 2,
+                "batch_size": 4,
+                "clients": toy_clients((9, 12), test=6),
+                "images": toy_images(MODELS[model], 21, 6),
+            }
+        agree(method, settings)
 
 
 def agree(method: str, settings: dict[str, Any]) -> None:
     loop, loop_record = run(method, executor="loop", **settings)
     stacked, stacked_record = run(method, executor="stacked", **settings)
-    assert largest_difference(loop, stacked) < 1e-10
+    assert largest_difference(loop, stacked) < 1e-10, settings
     for key in ("loss", "train_loss"):
-        assert loop_record.pop(key) == pytest.approx(stacked_record.pop(key), abs=1e-10)
-    assert loop_record == stacked_record
+        assert loop_record.pop(key) == pytest.approx(stacked_record.pop(key), abs=1e-10), settings
+    assert loop_record == stacked_record, settings
 
 
 #: Every head, with each of its variants and with a learned scale.
@@ -129,46 +135,36 @@ HEAD_FORMS: list[Any] = [
 ]
 
 
-#: Every method with every head, but for those that train the head with heads that are not trained; a few not slow.
-HEADED = [
-    pytest.param(method, head, id=f"{method}-{head}", marks=[] if method in ("fedavg", "moon") else pytest.mark.slow)
-    for method, head in product(METHOD_NAMES, HEAD_FORMS)
-    if HEADS.parse(head).trained or not METHODS.classes[method].trains_head
-]
+@pytest.mark.parametrize("method", fast(METHOD_NAMES, "fedavg", "moon"))
+def test_loop_and_stacked_agree_on_every_head(method: str) -> None:
+    """But for heads that are not trained with methods that train the head; two methods with a norm as well."""
+    for form in HEAD_FORMS:
+        head = HEADS.parse(form)
+        if head.trained or not METHODS.classes[method].trains_head:
+            for norm in {"fedavg": ["none", "fn"], "fedbn": ["none", "bn"]}.get(method, ["none"]):
+                rate = 1e-3 if norm in STEEP else 1e-2
+                agree(method, {"head": head, "norm": norm, "sgd": Sgd(rate, momentum=0.5), "steps": [3, 1, 4]})
 
 
-@pytest.mark.parametrize(("method", "head"), HEADED)
-def test_loop_and_stacked_agree_on_every_head(method: str, head: Any) -> None:
-    agree(method, {"head": HEADS.parse(head), "sgd": Sgd(1e-2, momentum=0.5), "steps": [3, 1, 4]})
-
-
-@pytest.mark.parametrize("head", HEAD_FORMS, ids=str)
-@pytest.mark.parametrize(("method", "norm"), [("fedavg", "fn"), ("fedbn", "bn")])
-def test_loop_and_stacked_agree_on_every_head_with_a_norm(method: str, norm: str, head: Any) -> None:
-    rate = 1e-3 if norm in STEEP else 1e-2
-    agree(method, {"head": HEADS.parse(head), "norm": norm, "sgd": Sgd(rate, momentum=0.5), "steps": [3, 1, 4]})
-
-
-@pytest.mark.parametrize("norm", ["none", "bn"])
 @pytest.mark.parametrize("method", fast(METHOD_NAMES, "fedavg", "scaffold", "fednova"))
-def test_loop_and_stacked_agree_on_unequal_steps(method: str, norm: str) -> None:
+def test_loop_and_stacked_agree_on_unequal_steps(method: str) -> None:
     """A client of a stack that has taken all of its steps waits for the others, and nothing of it moves."""
-    rate = 1e-2 if norm in STEEP else 0.1
-    settings = {"steps": [3, 1, 5], "norm": norm, "sgd": Sgd(rate, momentum=0.5, weight_decay=0.01)}
-    agree(method, settings)
-    more, fewer = (run(method, executor="loop", **(settings | {"steps": steps}))[0] for steps in ([3, 1, 5], [3, 1, 4]))
-    assert largest_difference(more, fewer) > 1e-6
+    for norm, rate in (("none", 0.1), ("bn", 1e-2)):
+        settings = {"steps": [3, 1, 5], "norm": norm, "sgd": Sgd(rate, momentum=0.5, weight_decay=0.01)}
+        agree(method, settings)
+        more, fewer = (run(method, **(settings | {"steps": steps}))[0] for steps in ([3, 1, 5], [3, 1, 4]))
+        assert largest_difference(more, fewer) > 1e-6, norm
 
 
-@pytest.mark.parametrize("norm", NORM_NAMES)
 @pytest.mark.parametrize("model", ["mlp", "toy-cnn", pytest.param("cnn", marks=pytest.mark.slow)])
-def test_pool_size_does_not_change_a_bit(model: str, norm: str) -> None:
-    settings = {"model": model, "norm": norm, "image": MODELS[model], "steps": 2, "batch_size": 3}
-    one, record = run("scaffold", pool=1, **settings)
-    for pool in (2, 5):
-        several, others_record = run("scaffold", pool=pool, **settings)
-        assert all(torch.equal(one[name], several[name]) for name in one)
-        assert record == others_record
+def test_pool_size_does_not_change_a_bit(model: str) -> None:
+    for norm in ["none", "bn"] if model == "cnn" else NORM_NAMES:
+        settings = {"model": model, "norm": norm, "image": MODELS[model], "steps": 2, "batch_size": 3}
+        one, record = run("scaffold", pool=1, **settings)
+        for pool in (2, 5):
+            several, others_record = run("scaffold", pool=pool, **settings)
+            assert all(torch.equal(one[name], several[name]) for name in one), (norm, pool)
+            assert record == others_record, (norm, pool)
 
 
 @pytest.mark.slow
@@ -204,8 +200,7 @@ OUT_OF_MEMORY = {
 }
 
 
-@pytest.mark.parametrize("record", [None, rerun], ids=["by operation", "recorded"])
-@pytest.mark.parametrize("kind", OUT_OF_MEMORY)
+@pytest.mark.parametrize(("kind", "record"), [("cuda", None), ("cudnn", rerun), ("cpu", None)])
 def test_a_stack_that_does_not_fit_is_halved(
     kind: str, record: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

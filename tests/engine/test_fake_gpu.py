@@ -208,7 +208,8 @@ def test_the_walk_computes_what_the_engine_of_torch_computes(monkeypatch: pytest
     ("way", "norm"),
     [
         ("streamed", "bn"),
-        *(("grouped", norm) for norm in ("fn", "ln", "gn", "bn", "rms", "bn-last")),
+        ("grouped", "ln"),
+        *(pytest.param("grouped", norm, marks=pytest.mark.slow) for norm in ("fn", "gn", "bn", "rms", "bn-last")),
     ],
 )
 def test_mixed_precision_on_the_device(way: str, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,16 +36,14 @@ from flbench.registry import METHODS, NORMS
 from tests.own_models import FrozenHead, Pretrained
 from tests.samples import fast
 from tests.toys import (
+    check_every_way,
     everything,
     largest_difference,
-    resumes,
-    same_bits,
     toy_clients,
     toy_images,
     toy_network,
     toy_trainer,
     train,
-    train_together,
 )
 
 FROZEN = "body.1."
@@ -61,62 +60,32 @@ def frozen_parts(of: FederatedTrainer, client: int = 0) -> Tree:
     return {name: leaf for name, leaf in {**params, **buffers}.items() if name.startswith(FROZEN)}
 
 
-@pytest.mark.parametrize("method", METHODS.classes)
-@pytest.mark.parametrize("executor", ["loop", "stacked"])
-def test_no_method_moves_them(method: str, executor: str) -> None:
-    settings: dict[str, Any] = {"steps": [3, 1, 4], "participation": 0.67}
-    one = trainer(executor, METHODS.parse(method), **settings)
-    before = frozen_parts(one)
+@pytest.mark.parametrize("method", fast(METHODS.classes, "fedbn"))
+def test_every_way_to_train_agrees_and_no_method_moves_them(method: str) -> None:
+    settings: dict[str, Any] = {"method": METHODS.parse(method), "steps": [3, 1, 4], "sgd": Sgd(0.01, momentum=0.5)}
+    check_every_way(partial(trainer, **settings, model="frozen-cnn"), fused=False)
+    start = trainer("loop", **settings)
+    before, first = frozen_parts(start), start.model(0)[0]
     assert {f"{FROZEN}0.weight", f"{FROZEN}1.running_mean", f"{FROZEN}2.num_batches_tracked"} < before.keys()
     assert (before[f"{FROZEN}0.weight"] == 0.5).all()
     assert (before[f"{FROZEN}1.running_mean"] == 0.25).all()
-    start = copy.deepcopy([one.model(client)[0] for client in range(3)])  # the engine overwrites local parts
-    train(2, one)
+    assert list(first) == TRAINED
+    one = check_every_way(partial(trainer, **settings))
     for client in range(3):
         after = frozen_parts(one, client)
         assert all(torch.equal(after[name], leaf) for name, leaf in before.items())
-    assert list(start[0]) == TRAINED
-    assert any(not torch.equal(start[k][name], one.model(k)[0][name]) for k in range(3) for name in TRAINED)
-
-
-@pytest.mark.parametrize("method", fast(METHODS.classes, "fedavg", "scaffold"))
-@pytest.mark.parametrize("model", ["pretrained", "frozen-cnn"])
-def test_loop_and_stack_agree(method: str, model: str) -> None:
-    settings = {"model": model, "steps": [3, 1, 4], "sgd": Sgd(0.01, momentum=0.5)}
-    loop, stacked, chunks = (
-        trainer(executor, METHODS.parse(method), chunk=chunk, **settings)
-        for executor, chunk in (("loop", None), ("stacked", None), ("stacked", 2))
-    )
-    train(2, loop, stacked, chunks)
-    assert largest_difference(everything(loop), everything(stacked)) < 1e-10
-    assert largest_difference(everything(chunks), everything(stacked)) < 1e-10
-
-
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedprox"])
-def test_fused_runs_with_other_frozen_weights_have_their_own_bits(method: str) -> None:
-    def pair() -> list[FederatedTrainer]:
-        return [trainer("stacked", METHODS.parse(method), seed=seed, weights=seed) for seed in (0, 1)]
-
-    together, alone = pair(), pair()
-    drawn = [frozen_parts(one)[f"{FROZEN}3.weight"] for one in together]
-    assert not torch.equal(*drawn)
-    train_together(2, together)
-    train(2, *alone)
-    assert all(map(same_bits, together, alone))
-
-
-@pytest.mark.parametrize("executor", ["loop", "stacked"])
-def test_a_resumed_run_has_the_same_bits(executor: str) -> None:
-    assert resumes(trainer(executor), trainer(executor, weights=5))
+    assert any(not torch.equal(first[name], one.model(k)[0][name]) for k in range(3) for name in TRAINED)
+    drawn = [frozen_parts(trainer("loop", weights=seed))[f"{FROZEN}3.weight"] for seed in (0, 1)]
+    assert not torch.equal(*drawn), "runs in one stack have other frozen weights"
 
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 @pytest.mark.parametrize(
-    "sgd", [SGD, Sgd(0.1, nesterov=True, momentum=0.9), Adam(0.01, weight_decay=0.1, decoupled=True)], ids=str
+    "sgd",
+    [SGD, Sgd(0.1, nesterov=True, momentum=0.9, clip_norm=0.1), Adam(0.01, weight_decay=0.1, decoupled=True)],
+    ids=str,
 )
-@pytest.mark.parametrize("clip_norm", [None, 0.1])
-def test_one_client_is_plain_pytorch(executor: str, sgd: Sgd, clip_norm: float | None) -> None:
-    sgd = type(sgd)(**{**vars(sgd), "clip_norm": clip_norm})
+def test_one_client_is_plain_pytorch(executor: str, sgd: Sgd) -> None:
     one = trainer(executor, sgd=sgd, clients=toy_clients((30,)), steps=3)
     network = toy_network("pretrained")
     images = toy_images()
@@ -132,8 +101,8 @@ def test_one_client_is_plain_pytorch(executor: str, sgd: Sgd, clip_norm: float |
         logits = network(images.prepare(images.train_MCHW[batch]))[1]
         optimizer.zero_grad()
         F.cross_entropy(logits, images.train_labels_M[batch]).backward()
-        if clip_norm is not None:
-            nn.utils.clip_grad_norm_(parameters, clip_norm)
+        if sgd.clip_norm is not None:
+            nn.utils.clip_grad_norm_(parameters, sgd.clip_norm)
         optimizer.step()
     train(1, one)
     params, buffers = one.model(0)
@@ -262,11 +231,11 @@ def uninitialized_memory_is_nan() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("uninitialized_memory_is_nan")
-@pytest.mark.parametrize("norm", [name for name, norm in NORMS.classes.items() if not norm.lock_step])
-def test_layers_of_norms_start_right_in_a_model_that_builds_itself(norm: str) -> None:
-    tensors = {**toy_network("pretrained", norm=norm).state_dict(), **toy_network("mlp", norm=norm).state_dict()}
+def test_layers_of_norms_start_right_in_a_model_that_builds_itself() -> None:
     assert torch.empty(1).isnan()
-    assert not any(leaf.isnan().any() for leaf in tensors.values())
+    for norm in (name for name, norm in NORMS.classes.items() if not norm.lock_step):
+        tensors = {**toy_network("pretrained", norm=norm).state_dict(), **toy_network("mlp", norm=norm).state_dict()}
+        assert not any(leaf.isnan().any() for leaf in tensors.values()), norm
 
 
 def test_what_cannot_be_trained_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,16 +17,7 @@ from flbench.models.masks import Masked, is_masked, mask_keys
 from flbench.models.torch_layers import DROPOUTS, adapt
 from flbench.registry import METHODS
 from tests.samples import fast
-from tests.toys import (
-    everything,
-    largest_difference,
-    resumes,
-    same_bits,
-    toy_network,
-    toy_trainer,
-    train,
-    train_together,
-)
+from tests.toys import check_every_way, everything, same_bits, toy_network, toy_trainer, train
 
 SETTINGS: dict[str, Any] = {"model": "encoder", "sgd": Sgd(0.05, momentum=0.5), "steps": [3, 1, 4]}
 
@@ -34,13 +26,11 @@ def trainer(executor: str, method: str = "fedavg", **settings: Any) -> Federated
     return toy_trainer(METHODS.parse(method), **{"executor": executor, **SETTINGS, **settings})
 
 
-@pytest.mark.parametrize("method", fast(METHODS.classes, "fedavg", "scaffold"))
-def test_loop_and_stack_agree(method: str) -> None:
-    loop, stacked = trainer("loop", method), trainer("stacked", method)
+@pytest.mark.parametrize("method", fast(METHODS.classes, "scaffold"))
+def test_every_way_to_train_agrees(method: str) -> None:
     state = torch.get_rng_state()
-    train(2, loop, stacked)
+    check_every_way(partial(trainer, method=method))
     assert torch.equal(torch.get_rng_state(), state)
-    assert largest_difference(everything(loop), everything(stacked)) < 1e-10
 
 
 def test_masks_have_the_same_bits_in_every_executor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,24 +56,6 @@ def test_masks_have_the_same_bits_in_every_executor(monkeypatch: pytest.MonkeyPa
             assert torch.equal(stacked[client], of_loop[client * 12 + number])
     same_shape = [kept for kept in of_loop if kept.shape == of_loop[0].shape]
     assert not any(torch.equal(a, b) for i, a in enumerate(same_shape) for b in same_shape[:i])
-
-
-def test_fused_and_resumed_runs_have_their_own_bits() -> None:
-    def runs() -> list[FederatedTrainer]:
-        return [trainer("stacked", seed=seed, weights=seed) for seed in (0, 1)]
-
-    together, alone = runs(), runs()
-    train_together(2, together)
-    train(2, *alone)
-    assert all(map(same_bits, together, alone))
-    for executor in ("loop", "stacked"):
-        assert resumes(trainer(executor), trainer(executor))
-
-
-def test_a_loop_pool_changes_no_bit() -> None:
-    pair = [trainer("loop", pool=pool) for pool in (1, 3)]
-    train(2, *pair)
-    assert same_bits(*pair)
 
 
 def test_masks_depend_on_the_runs_seed_and_nothing_stays_in_the_state() -> None:

@@ -18,13 +18,14 @@ SMALL: dict[str, tuple[Any, tuple[int, int, int]]] = {
     "resnet18": ({"name": "resnet18", "width": 4, "blocks": [1, 2]}, (2, 6, 6)),
 }
 
-#: Every norm with every small network that it fits.
-FITTING = [
-    (norm, model)
-    for norm in sorted(NORMS.classes)
-    for model, (spec, image) in SMALL.items()
-    if NORMS.parse(norm).problem(tuple(MODELS.parse(spec).sites(image))) is None
-]
+
+def fitting(norm: str) -> list[str]:
+    """The small networks that a norm fits."""
+    return [
+        model
+        for model, (spec, image) in SMALL.items()
+        if NORMS.parse(norm).problem(tuple(MODELS.parse(spec).sites(image))) is None
+    ]
 
 
 def small(

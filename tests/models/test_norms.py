@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
@@ -27,7 +28,9 @@ from flbench.models.norms.layerwise import GroupNorm as GroupedNorm
 from flbench.models.sites import Shape, Site
 from flbench.models.stages import Stage
 from flbench.registry import MODELS, NORMS
-from tests.models.networks import FITTING, SMALL, images_for, small
+from tests.models.networks import SMALL, fitting, images_for, small
+
+every_norm = pytest.mark.parametrize("norm", sorted(NORMS.classes))
 
 KINDS = (BatchNorm, BatchShift, Factor, GroupNorm, LayerNorm, MeanShift, RmsNorm, ScaleNorm)
 
@@ -110,22 +113,23 @@ def test_where_it_sits(norm: Any, in_cnn: dict[str, str] | None, in_resnet: dict
     assert places(small("resnet18", norm)) == in_resnet
 
 
-@pytest.mark.parametrize(("norm", "model"), FITTING)
-def test_sites_tell_what_the_network_really_has(norm: str, model: str) -> None:
+@every_norm
+def test_sites_tell_what_the_network_really_has(norm: str) -> None:
     """Every site's layer sees activations of the shape that the site announced, in the announced order."""
-    spec, image = SMALL[model]
-    description = MODELS.parse(spec)
-    announced: list[Site] = [*description.sites(image), Site("logits", (3,))]
-    expected = [site.shape for site in announced if NORMS.parse(norm).layer(site) is not None]
-    assert [site.shape for site in announced if NORMS.parse(norm).sits(site)] == expected
-    of_weights = type(NORMS.parse(norm)).weights is not Norm.weights
-    assert expected or of_weights or norm == "none"
-    network, seen = small(model, norm), []
-    for name in places(network):
-        module = network.get_submodule(name)
-        module.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape[1:])))
-    network(images_for(model, 2))
-    assert seen == expected
+    for model in fitting(norm):
+        spec, image = SMALL[model]
+        announced: list[Site] = [*MODELS.parse(spec).sites(image), Site("logits", (3,))]
+        expected = [site.shape for site in announced if NORMS.parse(norm).layer(site) is not None]
+        assert [site.shape for site in announced if NORMS.parse(norm).sits(site)] == expected
+        of_weights = type(NORMS.parse(norm)).weights is not Norm.weights
+        assert expected or of_weights or norm == "none"
+        network = small(model, norm)
+        seen: list[tuple[int, ...]] = []
+        for name in places(network):
+            module = network.get_submodule(name)
+            module.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(tuple(inputs[0].shape[1:])))
+        network(images_for(model, 2))
+        assert seen == expected, model
 
 
 def mv(x: Tensor, dims: tuple[int, ...], eps: float = EPS) -> Tensor:
@@ -175,23 +179,20 @@ FORMULAS: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-7], ids=["usual", "tiny"])
-@pytest.mark.parametrize("layout", ["plain", "channels last"])
-@pytest.mark.parametrize("shape", [(6, 5, 4), (12,)], ids=str)
 @pytest.mark.parametrize(("norm", "formula"), FORMULAS, ids=lambda value: str(value) if not callable(value) else "")
-def test_values(norm: Any, formula: Any, shape: tuple[int, ...], layout: str, scale: float) -> None:
-    """Against the formula, also where eps rules: activations of 1e-7."""
+def test_values(norm: Any, formula: Any) -> None:
+    """Against the formula, in both layouts of images, also where eps rules: activations of 1e-7."""
     position = "feature" if "fn" in str(norm) else "after"
-    layer = NORMS.parse(norm).layer(Site(position, shape)).double()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for leaf in layer.parameters():
-            leaf.copy_(torch.rand(leaf.shape, generator=generator, dtype=torch.float64))
-    x = scale * (torch.rand(7, *shape, generator=generator, dtype=torch.float64) - 0.3)
-    if layout == "channels last" and len(shape) == 3:
-        x = x.contiguous(memory_format=torch.channels_last)
-    expected = formula(x, getattr(layer, "weight", None), getattr(layer, "bias", None))
-    torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-12)
+    for shape, scale in product([(6, 5, 4), (12,)], [1.0, 1e-7]):
+        layer = NORMS.parse(norm).layer(Site(position, shape)).double()
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for leaf in layer.parameters():
+                leaf.copy_(torch.rand(leaf.shape, generator=generator, dtype=torch.float64))
+        x = scale * (torch.rand(7, *shape, generator=generator, dtype=torch.float64) - 0.3)
+        expected = formula(x, getattr(layer, "weight", None), getattr(layer, "bias", None))
+        for each in (x, x.contiguous(memory_format=torch.channels_last) if len(shape) == 3 else x):
+            torch.testing.assert_close(layer(each), expected, rtol=0, atol=1e-12)
 
 
 def test_instance_norm_is_torchs() -> None:
@@ -250,28 +251,28 @@ def test_mean_subtraction_differentiates_through_the_mean() -> None:
     assert float(layer.running_mean) == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize(("norm", "model"), FITTING)
-def test_gradients_are_finite_at_black_images(norm: str, model: str) -> None:
-    network = small(model, norm)
-    images = (0 * images_for(model, 4)).requires_grad_()
-    _, logits = network(images)
-    loss = nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2, 0]))
-    for grad in torch.autograd.grad(loss, [images, *network.parameters()]):
-        assert torch.isfinite(grad).all()
+@every_norm
+def test_gradients_are_finite_at_black_images(norm: str) -> None:
+    for model in fitting(norm):
+        network = small(model, norm)
+        images = (0 * images_for(model, 4)).requires_grad_()
+        _, logits = network(images)
+        loss = nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2, 0]))
+        for grad in torch.autograd.grad(loss, [images, *network.parameters()]):
+            assert torch.isfinite(grad).all(), model
 
 
-@pytest.mark.parametrize(("norm", "model"), FITTING)
-def test_affine_maps_begin_as_the_identity_and_weights_stay_the_vanilla_ones(norm: str, model: str) -> None:
-    network, plain = small(model, norm), dict(small(model).named_parameters())
-    for name, leaf in network.named_parameters():
-        if name in plain:
-            assert torch.equal(leaf, plain[name])
-        else:
-            assert torch.equal(leaf, torch.full_like(leaf, name.endswith(("weight", "gain"))))
-    assert plain.keys() <= dict(network.named_parameters()).keys()
+@every_norm
+def test_affine_maps_begin_as_the_identity_and_weights_stay_the_vanilla_ones(norm: str) -> None:
     affine = {"ln", "ln-before", "ln-channel", "gn", "in", "rms", "bn", "bn-last", "silobn", "fixbn", "fbn", "fedtan"}
     affine |= {"gn-ws", "ws-scaled"}
-    assert (len(plain) < len(list(network.parameters()))) == (norm in affine)
+    for model in fitting(norm):
+        network, plain = small(model, norm), dict(small(model).named_parameters())
+        for name, leaf in network.named_parameters():
+            expected = plain[name] if name in plain else torch.full_like(leaf, name.endswith(("weight", "gain")))
+            assert torch.equal(leaf, expected), (model, name)
+        assert plain.keys() <= dict(network.named_parameters()).keys()
+        assert (len(plain) < len(list(network.parameters()))) == (norm in affine), model
 
 
 def test_static_layer_norm_is_layer_norm_at_its_start() -> None:
