@@ -179,6 +179,8 @@ class Array:
     def _parameters(self) -> dict[str, Any]:
         """Return the request as submitit's parameters."""
         request = self.request
+        log = f"{shlex.quote(str(self.folder))}/${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}_0_log.out"
+        seconds = 60 * math.ceil(request.seconds / 60)
         optional = {
             "partition": request.partition,
             "account": request.account,
@@ -193,7 +195,7 @@ class Array:
         return {
             **{key: value for key, value in optional.items() if value is not None},
             "job_name": self.name,
-            "time": math.ceil(request.seconds / 60),
+            "time": seconds // 60,
             "ntasks_per_node": 1,
             "cpus_per_task": request.cpus,
             # Since SLURM 22.05 a step does not inherit the CPUs. Without --export=ALL, an SBATCH_EXPORT of the user
@@ -203,17 +205,12 @@ class Array:
             "stderr_to_stdout": True,
             "wckey": None,
             "additional_parameters": {"requeue": True},
-            "setup": [*self._exports(), *request.setup],
+            "setup": [  # the end of the job first of all, since the time of the setup counts too
+                f"export {JOB_END}=$(($(date +%s) + {seconds})) {GRACE}={request.grace} {LOG}={log}",
+                f"export {' '.join(f'{name}={value}' for name, value in ONE_THREAD.items())}",
+                *request.setup,
+            ],
         }
-
-    def _exports(self) -> list[str]:
-        """Return the lines that set the worker's environment; first of all, since the time of the setup counts too."""
-        log = f"{shlex.quote(str(self.folder))}/${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}_0_log.out"
-        seconds = 60 * math.ceil(self.request.seconds / 60)
-        return [
-            f"export {JOB_END}=$(($(date +%s) + {seconds})) {GRACE}={self.request.grace} {LOG}={log}",
-            f"export {' '.join(f'{name}={value}' for name, value in ONE_THREAD.items())}",
-        ]
 
 
 def _passed_on(environment: Mapping[str, str], script: str) -> dict[str, str]:

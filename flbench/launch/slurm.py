@@ -205,21 +205,18 @@ class SlurmLauncher:
         self._rows = {submission.name: [] for submission in submissions}
         for row in rows:
             self._rows.setdefault(row.name, []).append(row)
-        for submission in submissions:
-            self._update(submission, self._rows[submission.name])
-
-    def _update(self, submission: Submission, rows: list[Row]) -> None:
-        """Record a submission's job id and end; note failed nodes and cancelled tasks."""
-        if rows and submission.job_id is None:  # its launcher died before it could record the id
-            submission.record_job_id(rows[0].job)
         self._failed_nodes |= {row.nodes for row in rows if row.state == "NODE_FAIL" and row.nodes}
-        # If the user cancelled even one task, submit no more: a new job would undo that.
-        before = self._ended_before.setdefault(submission.name, {row.task for row in rows if not row.alive})
-        self._cancelled |= any(row.state == "CANCELLED" and row.task not in before for row in rows)
-        if any(row.alive for row in rows):
-            self._seen.add(submission.name)
-        elif not submission.is_in_progress(self._store):
-            submission.record_end()
+        for submission in submissions:
+            own = self._rows[submission.name]
+            if own and submission.job_id is None:  # its launcher died before it could record the id
+                submission.record_job_id(own[0].job)
+            # If the user cancelled even one task, submit no more: a new job would undo that.
+            before = self._ended_before.setdefault(submission.name, {row.task for row in own if not row.alive})
+            self._cancelled |= any(row.state == "CANCELLED" and row.task not in before for row in own)
+            if any(row.alive for row in own):
+                self._seen.add(submission.name)
+            elif not submission.is_in_progress(self._store):
+                submission.record_end()
 
 
 def name_option(store: Store, plan: str) -> str:

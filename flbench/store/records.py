@@ -51,7 +51,12 @@ def check_record(raw: Mapping[str, Any]) -> dict[str, Any]:
     if type(round := raw.get("round")) is not int or not 0 <= round <= MAX_ROUNDS:
         raise ValueError(f"round: expected a whole number from 0 to {MAX_ROUNDS}, got {round!r:.40}")
     _check_values({name: value for name, value in raw.items() if name != "probes"}, _depths_of_runs())
-    _check_ranges(raw)
+    for name in raw.keys() & _RANGES.keys():
+        least, most = _RANGES[name]
+        items: Iterable[float | None] = raw[name] if isinstance(raw[name], list) else (raw[name],)
+        for item in items:
+            if item is not None and not least - _ROUNDING <= item <= most + _ROUNDING:
+                raise ValueError(f"{name}: expected {least:g} to {most:g}, got {item!r:.40}")
     probes = raw.get("probes", {})
     if not isinstance(probes, Mapping):
         raise ValueError(f"probes: expected a mapping, got {probes!r:.40}")
@@ -81,15 +86,6 @@ def _check_values(values: Mapping[str, Any], depths: Mapping[str, int] | None) -
         if not (_is_nested(value, depth) or (depths is None and _is_nested(value, _DEEPEST, at_most=True))):
             expected = "a list of lists of numbers" if depth > 1 else "a list of numbers" if depth else "a number"
             raise ValueError(f"{name:.40}: expected {expected}, got {value!r:.40}")
-
-
-def _check_ranges(values: Mapping[str, Any]) -> None:
-    for name in values.keys() & _RANGES.keys():
-        least, most = _RANGES[name]
-        items: Iterable[float | None] = values[name] if isinstance(values[name], list) else (values[name],)
-        for item in items:
-            if item is not None and not least - _ROUNDING <= item <= most + _ROUNDING:
-                raise ValueError(f"{name}: expected {least:g} to {most:g}, got {item!r:.40}")
 
 
 def _is_nested(value: Any, depth: int, *, at_most: bool = False) -> bool:

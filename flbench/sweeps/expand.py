@@ -129,8 +129,14 @@ def expand(
         beyond_limit=sum(len(its) for _, its in chosen) - len(runs),
         runs=len(runs),
     )
-    given = [*(path for grid in grids for path in grid.paths()), *(path for change in changes for path in change)]
-    return runs, _varying([cell for cell, _ in chosen], given), arithmetic, cells
+    # The augmentation follows the data set, so that it may differ although no entry gives it.
+    given = (*(path for grid in grids for path in grid.paths()), *(path for change in changes for path in change))
+    varying = []
+    for field in dict.fromkeys([*(path.partition(".")[0] for path in given), "augment"]):
+        known = {cell.known(field) for cell, _ in chosen}
+        if len({one and one.value for one in known}) > 1:
+            varying.append(field)
+    return runs, tuple(varying), arithmetic, cells
 
 
 @dataclass(frozen=True)
@@ -360,10 +366,3 @@ def _select(cells: list[tuple[ValidCell, Seeds]], only: Iterable[Only]) -> list[
         if not cells:
             raise source.error(given.where, f"nothing matches; {values_here(path, there)}")
     return cells
-
-
-def _varying(cells: list[ValidCell], paths: Iterable[str]) -> tuple[str, ...]:
-    """Return which of the fields at ``paths``, and the augmentation that follows the data set, differ between cells."""
-    fields = dict.fromkeys([*(path.partition(".")[0] for path in paths), "augment"])
-    known = {field: {cell.known(field) for cell in cells} for field in fields}
-    return tuple(field for field in fields if len({one and one.value for one in known[field]}) > 1)
