@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from flbench.store import Store
+
+# Where Python keeps no compiled modules, each process of a test would compile torch, and each worker of pytest all tests.
+if sys.dont_write_bytecode and sys.pycache_prefix is None:
+    sys.dont_write_bytecode, sys.pycache_prefix = False, str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 # The developer may be logged in to W&B: sweeps of tests must not be mirrored there.
 os.environ["WANDB_MODE"] = "disabled"
