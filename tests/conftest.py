@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -10,13 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from flbench.launch.local import ONE_THREAD
 from flbench.store import Store
 
-# Where Python keeps no compiled modules, each process of a test would compile torch, and each worker of pytest all tests.
+# Where Python keeps no compiled modules, each process of a test compiles torch, and each worker of pytest the tests.
 if sys.dont_write_bytecode and sys.pycache_prefix is None:
     sys.dont_write_bytecode, sys.pycache_prefix = False, str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+
+# Threads wait for each other longer than they compute on the small tensors of tests. Before torch is imported.
+os.environ |= ONE_THREAD
 
 # Stores fsync every file, which takes a disk longer than most tests compute.
 MEMORY = Path("/dev/shm")
@@ -38,3 +43,12 @@ signal.pthread_sigmask(signal.SIG_SETMASK, ())
 def store(tmp_path: Path) -> Store:
     """An empty store."""
     return Store(tmp_path / "store")
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected out of every garbage collection, of which recording a graph makes one."""
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # bindings report what is not freed at the end

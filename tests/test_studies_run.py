@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 import flbench
@@ -16,8 +15,6 @@ from flbench.config import headline_of, parse_experiment
 from flbench.execution_types import Outcome
 from flbench.store import Lease, Store
 from tests.test_execution import after, run
-
-torch.set_num_threads(1)
 
 SHARPNESS = {"kind": "sharpness", "width": 12, "lr": 0.01, "rounds": 6, "eval_every": 2}
 RANK = {"kind": "rank", "width": 8, "rounds": 6, "eval_every": 2, "normalized": "bn-rms", "gamma": 0.5}

@@ -16,14 +16,17 @@ from flbench.registry import METHODS
 from flbench.testing import check_method
 from tests.hook_methods import METHODS as HOOK_METHODS
 from tests.hook_methods import label
+from tests.samples import fast
+
+SAMPLE = ("fedavg", "fedadam", "fedprox", "moon", "scaffold")
 
 
-@pytest.mark.parametrize("name", METHODS.classes)
+@pytest.mark.parametrize("name", fast(METHODS.classes, *SAMPLE))
 def test_every_method_passes(name: str) -> None:
     check_method(METHODS.classes[name])
 
 
-@pytest.mark.parametrize("method", HOOK_METHODS, ids=label)
+@pytest.mark.parametrize("method", fast(HOOK_METHODS, "Everything", "SteppingElementwise", name=label))
 def test_every_hook_passes(method: Method) -> None:
     check_method(method)
 

@@ -31,8 +31,6 @@ from flbench.models.stages import Conv, Dense, Stage
 from flbench.registry import HEADS, MODELS, NORMS
 from tests.own_models import OWN_MODELS
 
-torch.set_num_threads(1)  # toy problems are too small for several threads
-
 
 def toy_images(
     image: tuple[int, int, int] = (1, 8, 8), train: int = 60, test: int = 30, classes: int = 3

@@ -12,8 +12,6 @@ from torch.nn import functional as F
 from flbench.models.convolutions import CONVOLUTIONS, has_pixels_last, pixels_last
 from flbench.models.layers import Conv, Pool
 
-torch.set_num_threads(1)
-
 
 def random(*shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(sum(shape))

@@ -12,8 +12,6 @@ from flbench.models.layers import PooledConv
 from flbench.models.narrow_convolutions import pooled_relu, slow_pooled_relu
 from flbench.registry import MODELS, NORMS
 
-torch.set_num_threads(1)
-
 
 def random(*shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(sum(shape))

@@ -23,8 +23,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)  # a package below it still scripts functions
     curvlinops = pytest.importorskip("curvlinops", reason="needs uv sync --extra curvature")
 
-torch.set_num_threads(1)
-
 
 class Module(nn.Module):
     """A network of the sharpness studies as curvlinops takes it."""

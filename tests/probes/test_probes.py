@@ -23,8 +23,6 @@ from flbench.store import Store
 from flbench.theory import rank
 from tests.test_execution import run
 
-torch.set_num_threads(1)
-
 SMALL: dict[str, Any] = {"model": {"name": "mlp", "widths": [12]}, "clients": 10, "E": 3, "lr": 0.1, "rounds": 4}
 
 

@@ -13,8 +13,6 @@ from flbench.streams import stream
 from flbench.studies.deep_study import DeepMlp, DeepTraining, Pretraining, differentiable_rank, standardized
 from flbench.theory import rank
 
-torch.set_num_threads(1)
-
 
 def study(network: DeepMlp, how: Pretraining | None = None, *, lr: float | None = None, seed: int = 0) -> DeepTraining:
     data = load(DATASETS.parse("digits"))

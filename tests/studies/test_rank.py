@@ -9,8 +9,6 @@ import torch
 from flbench.studies.choices import RowNorm
 from flbench.studies.rank_study import RankOverDepth, normalize_rows, ranks
 
-torch.set_num_threads(1)
-
 
 def network(norm: RowNorm, *, width: int = 32, activation: str = "linear", gamma: float | None = 0.5, seed: int = 0):  # type: ignore[no-untyped-def]
     return RankOverDepth(width=width, samples=4 * width, activation=activation, norm=norm, gamma=gamma, seed=seed)

@@ -17,8 +17,6 @@ from flbench.theory import fisher as theory
 from flbench.theory.gaussian import RELU, TANH
 from flbench.theory.order import order_parameters
 
-torch.set_num_threads(1)  # more wait for each other beside other tests
-
 VARIANCES = {"relu": (2.0, 0.0), "tanh": (3.0, 0.64)}
 
 
