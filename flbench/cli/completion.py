@@ -76,10 +76,16 @@ def shown_names(ctx: typer.Context, incomplete: str) -> list[str]:
     if what == "kind":
         return list(KINDS)
     if what == "figure":
-        from flbench.cli.plot import kinds  # imports the report, which other words do not need
-
-        return kinds(incomplete)
+        return figures(incomplete)
     return next((list(registry.classes) for registry in REGISTRIES if registry.kind == what), [])
+
+
+def figures(incomplete: str) -> list[str]:
+    """Return the kinds of figures that begin with a text."""
+    from flbench.papers import papers  # with the report, which other words do not need
+    from flbench.report.paper import figure_kinds
+
+    return [name for name in figure_kinds(papers()) if name.startswith(incomplete)]
 
 
 def fields(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flbench.choices import DEFAULT_STORE
+from flbench.cli.completion import figures
 from flbench.cli.options import (
     Choice,
     DataOption,
@@ -32,16 +33,11 @@ from flbench.report.figures.style import PAPER, STYLE
 from flbench.report.paper import figure_kinds
 
 
-def kinds(incomplete: str) -> list[str]:
-    """Return the kinds of figures that begin with a text, for the shell's completion."""
-    return [name for name in figure_kinds(papers()) if name.startswith(incomplete)]
-
-
 def plot(
     kind: Annotated[
         str,
         typer.Argument(
-            autocompletion=kinds,
+            autocompletion=figures,
             help="A kind of figure; `flbench show figures` lists them with what they show and require.",
         ),
     ],

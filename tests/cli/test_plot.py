@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flbench.cli.plot import kinds
+from flbench.cli.completion import figures
 from tests.cli.test_report import fill, flbench, here  # noqa: F401  the fixture
 
 
@@ -65,6 +65,6 @@ def test_every_kind_is_listed_and_completes(
 ) -> None:
     assert flbench(monkeypatch, "show", "figures", "--json") == 0
     listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert [*listed] == kinds("")
+    assert [*listed] == figures("")
     assert listed["lr"]["requires"] == "at least three rates, all trained to the end"
-    assert kinds("cu") == ["curves"]
+    assert figures("cu") == ["curves"]
