@@ -227,7 +227,7 @@ def test_federated_and_centralized_training_over_the_samples_seen(tmp_path: Path
     assert centralized.get_title() == "centralized"
     # 10 rounds of 10 clients x 5 steps x 32 samples are as many as 10 rounds of 5 steps x 320
     assert [line.get_xdata().tolist() for line in (*federated.lines, *centralized.lines)] == [[16_000, 32_000]] * 2
-    assert [text.get_text() for text in drawing.figure.legends[0].texts] == ["fedavg no norm", "centralized no norm"]
+    assert [text.get_text() for text in drawing.figure.legends[0].texts] == ["fedavg, no norm", "centralized, no norm"]
 
 
 @pytest.mark.parametrize("kind", ["curves", "data"])
