@@ -254,9 +254,8 @@ class Watch:
                 out_of_memory += seen.state.kind == "oom"
         self._first = False
         rounds_done = sum(self._rounds.values())
-        rounds_total = (
-            sum(request.rounds for request in self._requests) if self._races is None else self._races.expected_rounds()
-        )
+        races, requests = self._races, self._requests
+        rounds_total = sum(request.rounds for request in requests) if races is None else races.expected_rounds()
         speed = self._measure_speed(rounds_done if rounds_total else len(self.ended))
         failed = self.failures()
         results = [seen.state.result for seen in self.ended.values() if seen.state.result is not None]

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.boundary import check_environment, guarded_output, ignore_library_variables, plugin_mistakes
+from flbench.cli.boundary import guarded_output, plugin_mistakes, prepare_environment
 from flbench.cli.commands import Commands
 from flbench.errors import UserError
 from flbench.plugin_files import add_plugins
@@ -53,8 +53,7 @@ def main() -> None:
     """Run the command line: a UserError becomes one message and its exit code, any other exception a traceback."""
     try:
         with guarded_output():
-            check_environment()
-            ignore_library_variables()
+            prepare_environment()
             with plugin_mistakes():
                 app()
     except UserError as error:

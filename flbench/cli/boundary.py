@@ -26,19 +26,16 @@ class OutputLost(UserError):
 INTERRUPTED = 130
 
 
-#: Variables of the shell or a notebook that would change figures, or fail as a library is imported: matplotlib's (a
-#: notebook names a backend that need not be installed here), and one that numpy and matplotlib read as a number.
+#: Variables of the shell or a notebook that would change figures, or fail as a library is imported, also in processes
+#: that a command starts: matplotlib's (a notebook names a backend that need not be installed here), and one that numpy
+#: and matplotlib read as a number.
 _LIBRARY_VARIABLES = ("MPLBACKEND", "MATPLOTLIBRC", "SOURCE_DATE_EPOCH")
 
 
-def ignore_library_variables() -> None:
-    """Remove variables with which a library would decide what this process and those that it starts do."""
+def prepare_environment() -> None:
+    """Remove the variables of libraries; raise UserError if no command can work here."""
     for name in _LIBRARY_VARIABLES:
         os.environ.pop(name, None)
-
-
-def check_environment() -> None:
-    """Raise UserError if no command can work here."""
     check_platform()
     try:
         os.getcwd()  # noqa: PTH109  Path.cwd is the same

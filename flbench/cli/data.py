@@ -14,7 +14,7 @@ from flbench.cli.boundary import print_json
 from flbench.cli.options import DataOption, JsonOption
 from flbench.cli.screen import plain_table, wide_console
 from flbench.data import datasets
-from flbench.data.datasets import Dataset, data_root, locate, recipe
+from flbench.data.datasets import Dataset, Source, data_root, locate, recipe
 from flbench.errors import DataMissing, InvalidComponent, UserError
 from flbench.registry import DATASETS
 
@@ -32,7 +32,8 @@ def list_(data: DataOption = None, as_json: JsonOption = False) -> None:
 
     Example: flbench data list --json
     """
-    rows = [_describe(cls, data) for cls in DATASETS.classes.values()]
+    found = sources(data)
+    rows = [_describe(cls, found.get(name)) for name, cls in DATASETS.classes.items()]
     if as_json:
         print_json(rows)
         return
@@ -73,7 +74,8 @@ def verify(
     Example: flbench data verify cifar10 folder:photos
     """
     reports: list[dict[str, Any]] = []
-    for dataset in [_parse(name) for name in names] if names else _found(data):
+    found = [DATASETS.parse(name) for name, source in sources(data).items() if source is not None]
+    for dataset in [_parse(name) for name in names] if names else found:
         verdict = datasets.verify(dataset, data)
         reports.append(
             {
@@ -103,19 +105,19 @@ def _parse(name: str) -> Dataset:
     return dataset
 
 
-def _found(root: Path | None) -> list[Dataset]:
-    found = []
-    for cls in DATASETS.classes.values():
+def sources(root: Path | None) -> dict[str, Source | None]:
+    """Return where the files of each data set are, None if they are missing; those that need a path are left out."""
+    found: dict[str, Source | None] = {}
+    for name, cls in DATASETS.classes.items():
         if not _needs_settings(cls):
             try:
-                locate(cls(), root)
+                found[name] = locate(cls(), root)
             except DataMissing:
-                continue
-            found.append(cls())
+                found[name] = None
     return found
 
 
-def _describe(cls: type[Dataset], root: Path | None) -> dict[str, Any]:
+def _describe(cls: type[Dataset], source: Source | None) -> dict[str, Any]:
     row: dict[str, Any] = {
         "name": cls.name,
         "classes": cls.classes,
@@ -127,11 +129,7 @@ def _describe(cls: type[Dataset], root: Path | None) -> dict[str, Any]:
         "cached": False,
         "terms": cls.terms,
     }
-    if _needs_settings(cls):
-        return row
-    try:
-        source = locate(cls(), root)
-    except DataMissing:
+    if source is None:
         return row
     row |= {
         "found": str(source.folder),

@@ -19,17 +19,16 @@ from rich.text import Text
 
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
+from flbench.cli.data import sources
 from flbench.cli.options import DataOption, JsonOption, StoreOption
 from flbench.cli.screen import wide_console
-from flbench.data.datasets import data_root, locate
+from flbench.data.datasets import data_root
 from flbench.errors import UserError
 from flbench.launch.resources import usable_cores
 from flbench.messages import counted
-from flbench.registry import DATASETS
 from flbench.store import Store, files
-from flbench.tracking.mode import choose
 from flbench.tracking.sink import NotTracked
-from flbench.tracking.trackers import TensorBoard
+from flbench.tracking.trackers import TensorBoard, choose
 
 #: Seconds that a command of the system may take to answer.
 PATIENCE = 20
@@ -172,14 +171,8 @@ def _disk_problem(folder: Path) -> str:
 
 def _data(root: Path | None) -> list[Finding]:
     findings = [Finding("data", "ok", f"looked for in {data_root(root)}")]
-    for name, kind in DATASETS.classes.items():
-        try:
-            dataset = kind()
-        except TypeError:
-            continue  # it needs a path
-        try:
-            source = locate(dataset, root)
-        except UserError:
+    for name, source in sources(root).items():
+        if source is None:
             findings.append(Finding(f"data: {name}", "absent", "no files", f"flbench data download {name}"))
         else:
             findings.append(Finding(f"data: {name}", "ok", f"{source.layout.title} in {source.folder}"))

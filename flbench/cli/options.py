@@ -84,6 +84,16 @@ class Choice:
     only: Sequence[str]
     limit: int | None
 
+    @property
+    def files(self) -> list[Path]:
+        """The exported files, or folders of them, that are read instead of the store: of --results, and by suffix."""
+        return [*(self.results or ()), *(Path(spec) for spec in self.specs if spec.endswith(".parquet"))]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the exported files, or of the store."""
+        return [path.stem for path in self.files] or [self.store.resolve().name]
+
 
 def public_path(path: Path) -> str:
     """Return a path without the directories of this machine, for documents."""

@@ -163,7 +163,7 @@ def report(
         board = gather(choice, layout, compared, _typed(context))
     if title is not None:
         board = dataclasses.replace(board, options=dataclasses.replace(board.options, title=title))
-    first, *more = [name for name, _ in board.options.specs] or _names(choice)
+    first, *more = [name for name, _ in board.options.specs] or choice.names
     out = out or Path(f"{first}-and-{len(more)}-more.md" if more else f"{first}.md")
     for path in () if force else (html, bibtex, *(() if as_json else targets(board, out, details))):
         check_replaceable(path, board.options.title)
@@ -223,20 +223,25 @@ def gather(
     Raises:
         UserError: there is nothing to report, or an option does not apply.
     """
-    files = [Path(spec) for spec in choice.specs if spec.endswith(".parquet")]
-    names = [spec for spec in choice.specs if not spec.endswith(".parquet")]
+    exported = [spec for spec in choice.specs if spec.endswith(".parquet")]
+    names = [spec for spec in choice.specs if spec not in exported]
     sweeps = load_sweeps(names, choice.sets, choice.only, choice.limit)
-    is_given = choice.results is not None or bool(files)
-    source, named = _source(choice.store, [*(choice.results or ()), *files], given=is_given)
-    words = [*map(public_path, files), *arguments]
+    source: Source
+    if choice.results is None and not exported:
+        source, place = StoreSource(Store(choice.store, create=False)), str(choice.store)
+    else:
+        paths, place = choice.files, ", ".join(map(public_path, choice.files))
+        files = [file for path in paths for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
+        if not files:
+            given = ", ".join(map(str, paths))
+            raise UserError(f"no exported runs (*.parquet) in {given}; `flbench export` writes them")
+        source = FilesSource(files)
     parts = parts_of(source, sweeps, **_without_none(layout))
     if not any(part.collection.runs for part in parts):
-        raise UserError(
-            f"nothing to report in {', '.join(named) or choice.store}: run `flbench sweep sweeps/quickstart.yaml` first"
-        )
-    options = options_of(sweeps, words)
+        raise UserError(f"nothing to report in {place}: run `flbench sweep sweeps/quickstart.yaml` first")
+    options = options_of(sweeps, [*(public_path(Path(spec)) for spec in exported), *arguments])
     if not sweeps:
-        options = dataclasses.replace(options, title=f"{options.title}: {', '.join(_names(choice))}")
+        options = dataclasses.replace(options, title=f"{options.title}: {', '.join(choice.names)}")
     return build(parts, options, papers(**_without_none(compared)))
 
 
@@ -268,22 +273,6 @@ def _typed(context: typer.Context) -> list[str]:
         for one in value if isinstance(value, list | tuple) else [value]:
             words += [flag, public_path(Path(one)) if name in _PATHS else str(one)]
     return words
-
-
-def _names(choice: Choice) -> list[str]:
-    """Return the names of the exported files, or of the store."""
-    files = [*(choice.results or ()), *(Path(spec) for spec in choice.specs if spec.endswith(".parquet"))]
-    return [path.stem for path in files] or [choice.store.resolve().name]
-
-
-def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, list[str]]:
-    """Return the source of the runs, and the names of its files if they are exported files."""
-    if not given:
-        return StoreSource(Store(store, create=False)), []
-    files = [file for path in results for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
-    if not files:
-        raise UserError(f"no exported runs (*.parquet) in {', '.join(map(str, results))}; `flbench export` writes them")
-    return FilesSource(files), [public_path(path) for path in results]
 
 
 def _show(board: Leaderboard, written: Sequence[str]) -> None:

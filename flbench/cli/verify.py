@@ -90,10 +90,14 @@ def verify(
         shown = f"{counted(len(review.runs), 'run')} in {', '.join(map(str, results))}: {review.summary}"
         again = recompute_exported(review.runs, recompute, data)
     else:
-        root, wanted = _store_and_targets(store, names or [])
-        found = audit = Audit(store=Store(root, create=False))
-        run_ids = _check(audit, wanted)
-        checked = {"store": str(root), "runs": audit.runs, "files": audit.files}
+        given = names or []
+        if stores := [name for name in given if Store.exists(Path(name))]:  # in place of the option
+            if len(given) > 1:
+                raise UserError(f"{stores[0]} is a store: name it alone, or as --store {stores[0]} with sweeps or runs")
+            store, given = Path(stores[0]), []
+        found = audit = Audit(store=Store(store, create=False))
+        run_ids = _check(audit, given)
+        checked = {"store": str(store), "runs": audit.runs, "files": audit.files}
         aside = sum(1 for _ in audit.store.quarantine.glob("*"))
         noted = f"; found damaged before: {counted(aside, 'file')} in {audit.store.quarantine}" if aside else ""
         shown = f"{counted(audit.runs, 'run')}, {counted(audit.files, 'file')}: {audit.summary}{noted}"
@@ -111,16 +115,6 @@ def verify(
         raise typer.Exit(_WRONG)
     if found.unknown:
         raise typer.Exit(_UNCHECKED)
-
-
-def _store_and_targets(store: Path, names: Sequence[str]) -> tuple[Path, Sequence[str]]:
-    """Return the store, which an argument may name in place of the option, and the other arguments."""
-    stores = [name for name in names if Store.exists(Path(name))]
-    if not stores:
-        return store, names
-    if len(names) > 1:
-        raise UserError(f"{stores[0]} is a store: name it alone, or as --store {stores[0]} with sweeps or runs")
-    return Path(stores[0]), []
 
 
 def _check(audit: Audit, names: Sequence[str]) -> list[str]:

@@ -14,8 +14,7 @@ from flbench.errors import UserError
 from flbench.planning import OPTIONS, with_planned_data
 from flbench.store import RunRequest, Store, read_plan, strict_json
 from flbench.sweeps import Sweep, load_sweep
-from flbench.tracking.sink import Tracker
-from flbench.tracking.sweep_view import MakeSweepView
+from flbench.tracking.sink import MakeSweepView, Tracker
 from flbench.tracking.trackers import Wandb
 
 

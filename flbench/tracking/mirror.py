@@ -12,17 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flbench.config import digest
 from flbench.messages import counted
 from flbench.store import RunDir, RunRequest, Store, files, strict_json
 from flbench.store.strict_json import SCHEMA
 from flbench.tracking.run_view import RunView, failed_view, finished_view, rows_of, running_view
-from flbench.tracking.sink import RunDeleted, SendFailed, Sink, Target
-
-if TYPE_CHECKING:
-    from flbench.tracking.sweep_view import SweepView
+from flbench.tracking.sink import RunDeleted, SendFailed, Sink, SweepView, Target
 
 #: Least seconds between two scans of the store, and between two times that a running run is sent.
 PERIOD, LIVE_PERIOD = 2.0, 20.0

@@ -17,18 +17,35 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flbench.errors import InvalidComponent, UserError
 from flbench.registry import TRACKERS, Component, UnknownName
+from flbench.store import Store
 from flbench.store.root import ROOM
+from flbench.sweeps import Sweep
 from flbench.sweeps.source import SpecError, read_value
 
 if TYPE_CHECKING:
     from flbench.tracking.run_view import RunView
-    from flbench.tracking.sweep_view import SweepView
 
 #: Free bytes on a disk that sinks which write files leave to the runs.
 RESERVED_BYTES = 4 * ROOM
 
 #: The numbers of one evaluation by name, ``round`` among them; see ``run_view.rows_of``.
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """A sweep as trackers show it, as a run of its own: its leaderboard as a table, and its figures."""
+
+    sweep: str
+    run_id: str
+    config: Mapping[str, Any]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    figures: Sequence[Path]
+
+
+#: Makes the view of a sweep: figures are drawn into the folder, and what cannot be drawn is reported to the user.
+MakeSweepView = Callable[[Store, Sweep, Path, Callable[[str], None]], SweepView]
 
 
 class Sink(ABC):

@@ -17,10 +17,15 @@ from flbench.choices import TrackingMode, UsedTrackingMode
 from flbench.errors import UserError
 from flbench.messages import some_of
 from flbench.store import Store
+from flbench.sweeps import Sweep
 from flbench.tracking.jobs import Job, sweeps_by_run
 from flbench.tracking.mirror import GivenUp, Mirror
 from flbench.tracking.sink import NotTracked, Target, Tracker
-from flbench.tracking.sweep_view import sweep_run_id
+
+
+def sweep_run_id(sweep: Sweep) -> str:
+    """Return the id of the run that shows a sweep."""
+    return f"sweep-{sweep.spec_hash}"
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flbench.tracking.run_view import settings_of
-from flbench.tracking.sink import Row, Sink, check_disk_space
+from flbench.tracking.sink import Row, Sink, SweepView, check_disk_space
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     from flbench.tracking.run_view import RunView
-    from flbench.tracking.sweep_view import SweepView
 
 
 class TensorBoardSink(Sink):

@@ -7,11 +7,12 @@ import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
+from flbench.choices import TrackingMode
 from flbench.registry import TRACKERS
 from flbench.sweeps.track import WandbSettings
-from flbench.tracking.mode import choose
-from flbench.tracking.sink import Target, Tracker
+from flbench.tracking.sink import NotTracked, Target, Tracker
 
 
 @TRACKERS.register("wandb")
@@ -70,3 +71,49 @@ class TensorBoard(Tracker):
             service="TensorBoard's files",
             hint=f"open: tensorboard --logdir {shlex.quote(str(folder))}",
         )
+
+
+#: wandb's modes as modes of the mirror.
+_WANDB_MODES: dict[str, TrackingMode] = {
+    "online": "online",
+    "run": "online",
+    "shared": "online",
+    "offline": "offline",
+    "dryrun": "offline",
+    "disabled": "off",
+}
+
+
+def choose(requested: TrackingMode) -> tuple[Literal["online", "offline"], str]:
+    """Return whether runs are sent to W&B or into files, and its address; ``auto`` follows wandb's settings and login.
+
+    Importing wandb takes a second: the process that mirrors calls this, the sweep does not.
+
+    Raises:
+        NotTracked: nothing is mirrored; ``failed`` if the user has requested otherwise.
+    """
+    if requested == "off":
+        raise NotTracked("turned off")
+    failed = requested != "auto"
+    try:
+        import wandb
+        from wandb.sdk import wandb_setup
+        from wandb.sdk.lib import wbauth
+    except ImportError as error:
+        note = f"the package wandb cannot be imported ({error}): pip install wandb"
+        raise NotTracked(note, failed=failed) from None
+    try:
+        settings = wandb_setup.singleton().settings
+        mode = requested if failed else _WANDB_MODES[settings.mode]
+        if mode == "offline":
+            return "offline", settings.base_url
+        if mode == "off":
+            raise NotTracked("turned off by WANDB_MODE or wandb's settings")
+        if wbauth.authenticate_session(host=settings.base_url, source="flbench", prompt=False, update_session=False):
+            return "online", settings.base_url
+    except (wandb.Error, ValueError) as error:  # an unknown mode, a key of the wrong length
+        raise NotTracked(f"wandb's settings or login are invalid: {error}", failed=True) from None
+    finally:
+        wandb.teardown()  # forget the settings, since the sink changes the environment before it opens runs
+    turn_on = "log in with `wandb login`, or set WANDB_API_KEY; `wandb: {mode: offline}` needs neither"
+    raise NotTracked(f"not logged in to W&B; to turn it on: {turn_on}", failed=failed)

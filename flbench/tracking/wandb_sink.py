@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.store import files
-from flbench.tracking.sink import Row, RunDeleted, SendFailed, Sink, check_disk_space
+from flbench.tracking.sink import Row, RunDeleted, SendFailed, Sink, SweepView, check_disk_space
 
 if TYPE_CHECKING:
     import wandb
 
     from flbench.tracking.run_view import RunView
-    from flbench.tracking.sweep_view import SweepView
 
 #: Seconds for W&B to answer at the start of a run, and to receive the rest of the run at its end; wandb retries for as
 #: long.

@@ -17,8 +17,7 @@ from flbench.tracking import mirror as module
 from flbench.tracking import sync
 from flbench.tracking.mirror import MAX_FAILURES, GivenUp, Mirror, SyncLog
 from flbench.tracking.run_view import RunView, rows_of
-from flbench.tracking.sink import Row, RunDeleted, Sink, Target
-from flbench.tracking.sweep_view import SweepView
+from flbench.tracking.sink import Row, RunDeleted, Sink, SweepView, Target
 from tests.report.stores import claim, experiment, fail, finish
 from tests.tracking.plans import Planned, planned
 

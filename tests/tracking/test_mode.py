@@ -8,8 +8,8 @@ import pytest
 
 import flbench
 from flbench.choices import TrackingMode
-from flbench.tracking.mode import Choice, choose
 from flbench.tracking.sink import NotTracked
+from flbench.tracking.trackers import choose
 
 KEY = "k" * 40
 
@@ -52,13 +52,13 @@ def test_auto_follows_wandbs_own_variable(monkeypatch: pytest.MonkeyPatch, wandb
     if wandb_mode == "disabled":
         assert "turned off" in str(off("auto"))
     else:
-        assert choose("auto").mode == {"dryrun": "offline"}.get(wandb_mode, wandb_mode)
-    assert choose("offline").mode == "offline"  # an explicit mode overrides it
-    assert choose("online").mode == "online"
+        assert choose("auto")[0] == {"dryrun": "offline"}.get(wandb_mode, wandb_mode)
+    assert choose("offline")[0] == "offline"  # an explicit mode overrides it
+    assert choose("online")[0] == "online"
 
 
 def test_only_online_needs_a_login() -> None:
-    assert choose("offline").mode == "offline"
+    assert choose("offline")[0] == "offline"
     assert [off(mode).failed for mode in MODES if mode != "offline"] == [False, True, False]
 
 
@@ -73,11 +73,11 @@ def test_logins_are_found_where_wandb_finds_them(monkeypatch: pytest.MonkeyPatch
     netrc.write_text(f"machine wandb.example.org login user password {KEY}\n")
     off("auto")
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org/")
-    assert choose("auto") == Choice("online", "https://wandb.example.org")
+    assert choose("auto") == ("online", "https://wandb.example.org")
     netrc.unlink()
     off("auto")
     (tmp_path / "settings").write_text(f"[default]\napi_key = {KEY}\n")
-    assert choose("auto").mode == "online"
+    assert choose("auto")[0] == "online"
 
 
 def test_an_invalid_key_is_reported_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_damaged_files_hold_no_key(tmp_path: Path) -> None:
 
 def test_the_server_is_read_from_wandbs_settings(tmp_path: Path) -> None:
     (tmp_path / "settings").write_text("[default]\nbase_url = https://wandb.example.org\n")
-    assert choose("offline").server == "https://wandb.example.org"
+    assert choose("offline")[1] == "https://wandb.example.org"
 
 
 def test_wandb_is_imported_by_nothing_that_a_worker_imports() -> None:

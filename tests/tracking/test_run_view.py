@@ -4,7 +4,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from flbench.cli.sweep_view import sweep_view
+from flbench.cli.sync import sweep_view
 from flbench.config import parse_experiment
 from flbench.store import Store
 from flbench.sweeps import load_sweep
