@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
-from flbench.cli.numbers import file_size
 from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.store import Attempt, Lease, Store, encode_plan
@@ -101,9 +100,12 @@ def test_unfinished_and_running_runs_keep_all_checkpoints(store: Store) -> None:
 def test_last_checkpoints_are_deleted_on_request(store: Store) -> None:
     attempt = finish(store, *experiments(1))
     before = attempt.run.results()
-    assert removed("--last-checkpoints") == {"checkpoints": 1}
+    age(store.root)
+    assert removed("--last-checkpoints", "--orphans") == {"checkpoints": 1}
     assert attempt.run.results() == before
     assert attempt.run.metrics() == attempt.records() != []
+    shutil.rmtree(store.workers)
+    assert Store(store.root).run(attempt.run.run_id).state(*experiments(1)).status == "done"
 
 
 def test_quarantine_and_old_staging(store: Store) -> None:
@@ -197,19 +199,3 @@ def test_links_are_not_followed(store: Store, tmp_path: Path) -> None:
     age(outside)
     assert removed() == {"quarantine": 1, "staging": 1}
     assert (outside / "precious").read_text() == "mine"
-
-
-def test_a_finished_store_keeps_its_results(store: Store) -> None:
-    plan = experiments(3)
-    for one in plan:
-        finish(store, one)
-    age(store.root)
-    removed("--orphans", "--last-checkpoints")
-    shutil.rmtree(store.workers)
-    again = Store(store.root)
-    assert all(again.run(one.run_id).state(one).status == "done" for one in plan)
-
-
-@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB")])
-def test_readable_sizes(size: int, text: str) -> None:
-    assert file_size(size) == text

@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flbench.cli.curves import Curves, mixed_sparklines, sparklines
 from flbench.cli.progress_tables import leading, names
 from flbench.config import KINDS, Experiment, parse_experiment, problem_of
@@ -117,47 +119,40 @@ def test_cells_are_named_by_problem_and_contender() -> None:
     assert names(PLAN[0].to_json(), common) == ("federated", "fedavg ln")
 
 
-def test_bars_fill_the_range_of_all_curves() -> None:
-    # Steps of an eighth of 0.2 to 1.0.
-    assert sparklines([[0.2, 0.29, 0.31], [], [0.61, 0.99, 1.0]]) == ("from 20 to 100 %", ["▁▁▂", "", "▅██"])
+@pytest.mark.parametrize(
+    ("curves", "options", "scale", "bars"),
+    [
+        # Steps of an eighth of 0.2 to 1.0.
+        ([[0.2, 0.29, 0.31], [], [0.61, 0.99, 1.0]], {}, "from 20 to 100 %", ["▁▁▂", "", "▅██"]),
+        ([[0.90, 0.91]], {}, "from 86 to 91 %", ["▇█"]),  # small differences stay small
+        ([[0.0, 0.01]], {}, "from 0 to 5 %", ["▁▂"]),
+        ([[], []], {}, "over rounds", ["", ""]),
+        ([[10.0, 20.0], [40.0]], {"metric": "lambda_max"}, "from 10 to 40", ["▁▃", "█"]),
+        ([[100.0, 101.0]], {"metric": "rank"}, "from 96 to 101", ["▇█"]),  # a twentieth of the greatest
+        ([[0.0]], {"metric": "lambda_max"}, "from 0 to 1", ["▁"]),
+        ([[0.1, 0.0, 0.5, 0.3, 1.0]], {"width": 2}, "from 0 to 100 %", ["▁█"]),  # the last value of each share
+    ],
+)
+def test_bars_fill_the_range_of_all_curves(
+    curves: list[list[float]], options: dict[str, Any], scale: str, bars: list[str]
+) -> None:
+    assert sparklines(curves, **options) == (scale, bars)
 
 
-def test_small_differences_stay_small() -> None:
-    assert sparklines([[0.90, 0.91]]) == ("from 86 to 91 %", ["▇█"])
-    assert sparklines([[0.0, 0.01]]) == ("from 0 to 5 %", ["▁▂"])
-    assert sparklines([[], []]) == ("over rounds", ["", ""])
-
-
-def test_other_numbers_have_scales_of_their_own() -> None:
-    assert sparklines([[10.0, 20.0], [40.0]], metric="lambda_max") == ("from 10 to 40", ["▁▃", "█"])
-    assert sparklines([[100.0, 101.0]], metric="rank") == ("from 96 to 101", ["▇█"]), "a twentieth of the greatest"
-    assert sparklines([[0.0]], metric="lambda_max") == ("from 0 to 1", ["▁"])
+def test_curves_of_several_metrics_have_scales_of_their_own() -> None:
     mixed = [("acc", [0.2, 1.0]), ("lambda_max", [10.0, 40.0]), ("acc", [0.61])]
     assert mixed_sparklines(mixed) == ("over rounds", ["▁█", "▁█", "▅"])
     assert mixed_sparklines(mixed[:1]) == ("from 20 to 100 %", ["▁█"])
-    assert mixed_sparklines([]) == ("over rounds", [])
 
 
-def test_long_curves_show_the_last_value_of_each_share() -> None:
-    assert sparklines([[0.0] * 99 + [1.0]], 4)[1] == ["▁▁▁█"]
-    assert sparklines([[0.1, 0.0, 0.5, 0.3, 1.0]], 2)[1] == ["▁█"]
-
-
-def test_files_are_read_again_only_after_progress(tmp_path: Path) -> None:
+def test_curves_are_read_again_only_after_progress_and_means_end_with_the_shortest(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    attempt = store.claim(PLAN[0], Lease.here())
-    assert attempt is not None
-    curves = Curves(store)
-    assert curves.of_run(PLAN[0].run_id, 0) == []
-    attempt.record({"round": 1, "acc": 0.5})
-    assert (curves.of_run(PLAN[0].run_id, 0), curves.of_run(PLAN[0].run_id, 1)) == ([], [0.5])
-
-
-def test_means_end_with_the_shortest_run(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
+    curves, first = Curves(store), PLAN[0].run_id
     for experiment, accuracies in ((PLAN[0], (0.0, 0.5, 1.0)), (PLAN[1], (0.5, 1.0))):
         attempt = store.claim(experiment, Lease.here())
         assert attempt is not None
+        assert curves.of_run(experiment.run_id, 0) == []
         for round, accuracy in enumerate(accuracies, 1):
             attempt.record({"round": round, "acc": accuracy})
-    assert Curves(store).of_runs([PLAN[0].run_id, PLAN[1].run_id]) == [0.25, 0.75]
+    assert (curves.of_run(first, 0), curves.of_run(first, 3)) == ([], [0.0, 0.5, 1.0])
+    assert Curves(store).of_runs([first, PLAN[1].run_id]) == [0.25, 0.75]
