@@ -36,6 +36,13 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store(tmp_path / "store")
 
 
+def plan_toy(store: Store, plan: Sequence[Experiment], name: str = "toy/abc") -> Path:
+    directory = store.sweeps / name
+    directory.mkdir(parents=True)
+    (directory / "plan.jsonl").write_bytes(encode_plan(plan))
+    return directory
+
+
 def flbench(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 
@@ -126,32 +133,15 @@ def test_cancel_one_of_a_group_that_is_trained_together(store: Store, monkeypatc
     assert ends == [["interrupted", "ok"], ["cancelled"], ["interrupted", "ok"]]
 
 
-def test_a_finished_sweep_is_not_cancelled(store: Store) -> None:
-    plan = experiments(1)
-    directory = store.sweeps / "toy/abc"
-    directory.mkdir(parents=True)
-    (directory / "plan.jsonl").write_bytes(encode_plan(plan))
-    finish(store, plan[0])
-    result = flbench("cancel", "toy")
-    assert (result.exit_code, result.stdout) == (0, "toy/abc: done; nothing to cancel\n")
+def test_what_has_not_begun_or_has_ended_is_not_asked_to_stop(store: Store) -> None:
+    finished, pending = experiments(2)
+    finish(store, finished)
+    directory, _ = plan_toy(store, [finished]), plan_toy(store, [pending], "other/abc")
+    assert flbench("cancel", "toy").stdout == "toy/abc: done; nothing to cancel\n"
     assert not CancelMark(directory).is_set()
-
-
-def test_cancel_a_run_before_it_starts(store: Store) -> None:
-    (one,) = experiments(1)
-    directory = store.sweeps / "toy/abc"
-    directory.mkdir(parents=True)
-    (directory / "plan.jsonl").write_bytes(encode_plan([one]))
-    assert flbench("cancel", one.run_id[:4]).stdout == f"{one.run_id}: cancelled\n"
-    assert store.claim(one, Lease.here()) is None
-
-
-def test_cancel_a_finished_run(store: Store) -> None:
-    (one,) = experiments(1)
-    attempt = claim(store, one)
-    execute(one, attempt, should_stop=lambda: False)
-    attempt.end("ok")
-    assert flbench("cancel", one.run_id).stdout == f"{one.run_id}: done\n"
+    assert flbench("cancel", finished.run_id).stdout == f"{finished.run_id}: done\n"
+    assert flbench("cancel", pending.run_id[:4]).stdout == f"{pending.run_id}: cancelled\n"
+    assert store.claim(pending, Lease.here()) is None
 
 
 @pytest.mark.parametrize("command", ["logs", "cancel", "retry"])
@@ -173,9 +163,7 @@ def test_names_that_match_no_run_or_several_are_reported(store: Store, command: 
 
 def test_a_plan_is_found_by_its_hash_and_a_changed_file_lists_the_plans(store: Store, tmp_path: Path) -> None:
     for digits in ("abc1", "abd2"):
-        directory = store.sweeps / "toy" / digits
-        directory.mkdir(parents=True)
-        (directory / "plan.jsonl").write_bytes(encode_plan(experiments(1)))
+        plan_toy(store, experiments(1), f"toy/{digits}")
     assert [path.name for path in find_plans(store, "toy")] == ["abc1", "abd2"]
     assert [path.name for path in find_plans(store, "toy/abc")] == ["abc1"]
     assert find_plans(store, "toy/") == find_plans(store, "to") == []
@@ -186,9 +174,7 @@ def test_a_plan_is_found_by_its_hash_and_a_changed_file_lists_the_plans(store: S
 
 def test_retry_selects_by_kind_and_by_cell(store: Store) -> None:
     plan = [*experiments(1, norm="ln"), *experiments(1), *experiments(1, lr=0.3)]
-    directory = store.sweeps / "toy/abc"
-    directory.mkdir(parents=True)
-    (directory / "plan.jsonl").write_bytes(encode_plan(plan))
+    plan_toy(store, plan)
     claim(store, plan[0]).end("oom")
     claim(store, plan[1]).end("error", "broken")
     claim(store, plan[2], dead())
@@ -226,9 +212,7 @@ def test_logs_show_every_attempt(store: Store) -> None:
 
 def test_logs_of_a_sweep_show_failed_and_logging_attempts(store: Store) -> None:
     well, ill = experiments(2)
-    directory = store.sweeps / "toy/abc"
-    directory.mkdir(parents=True)
-    (directory / "plan.jsonl").write_bytes(encode_plan([well, ill]))
+    plan_toy(store, [well, ill])
     attempt = claim(store, well)
     execute(well, attempt, should_stop=lambda: False)
     attempt.end("ok")
@@ -291,32 +275,19 @@ def test_follow_ends_without_workers(store: Store, monkeypatch: pytest.MonkeyPat
     assert flbench("logs", one.run_id, "-f").stdout.endswith("== attempt 1 ended: oom: MemoryError\n")
 
 
-def followed(store: Store, **options: Any) -> subprocess.Popen[str]:
-    """``flbench logs -f`` of a run that does not end."""
+@pytest.mark.parametrize(("by", "code"), [("ctrl-c", 130), ("closed pipe", 0)])
+def test_following_ends_quietly(store: Store, by: str, code: int) -> None:
     (one,) = experiments(1)
-    claim(store, one).log("begun")
+    (attempt := claim(store, one)).log("begun")
     command = [warm_python(), "-c", "from flbench.cli import main; main()", "logs", one.run_id, "-f"]
-    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-
-
-def test_control_c_ends_following_quietly(store: Store) -> None:
-    process = followed(store)
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, out, err) == (130, "", "")
-
-
-def test_a_closed_pipe_ends_following(store: Store) -> None:
-    process = followed(store)
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.stdout.readline()
-    process.stdout.close()
-    (run_id,) = store.run_ids()
-    store.run(run_id).attempts()[0].log_path.open("a").write("more\n")
-    assert process.wait(timeout=120) == 0
-    assert process.stderr is not None
-    assert process.stderr.read() == ""
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.readline()
+        if by == "ctrl-c":
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.read() == ""
+        else:
+            process.stdout.close()
+            attempt.log("more")
+        assert (process.wait(timeout=120), process.stderr.read()) == (code, "")

@@ -54,19 +54,12 @@ def test_sweep_ends_with_the_table_and_says_where_it_is(spec: Path, tmp_path: Pa
     assert result.exit_code == 0
     (board,) = (tmp_path / "store").glob("sweeps/toy/*/leaderboard.md")
     assert re.search(r"8 of 8 runs done in (?:\d+\.\d s|\d+:\d\d); 1 worker started\.", result.stdout)
-    assert str(board) in result.stdout
-    assert "fedavg" in result.stdout
+    assert str(board) in result.stdout and "fedavg" in result.stdout
     assert "| ln |" in board.read_text()
     assert (board.parent / "spec.yaml").read_text() == SPEC
-
-
-def test_second_call_launches_nothing_and_prints_the_same_table(spec: Path) -> None:
-    first, second = sweep(spec), sweep(spec)
-    assert second.exit_code == 0
-    assert "8 of 8 runs done; nothing to launch." in second.stdout
-    table, end = second.stdout.split("toy: 8 of 8 runs done; nothing to launch.")
-    assert "┃ method ┃" in table and table in first.stdout
-    assert first.stdout.endswith(end), "the paths are printed again"
+    table, end = sweep(spec).stdout.split("toy: 8 of 8 runs done; nothing to launch.")
+    assert "┃ method ┃" in table and table in result.stdout, "the second call prints the same"
+    assert result.stdout.endswith(end), "the paths are printed again"
 
 
 def test_sweep_prints_where_everything_is(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,48 +98,28 @@ def test_second_call_imports_nothing_heavy(spec: Path, tmp_path: Path) -> None:
     assert "nothing to launch" in output
 
 
-def test_json_is_all_that_is_on_standard_output(spec: Path, tmp_path: Path) -> None:
-    result = sweep(spec, "--json")
-    found = facts(result)
+def test_json_is_all_that_is_on_standard_output(spec: Path) -> None:
+    found = facts(sweep(spec, "--json"))
     expected = {
-        "schema": 1,
-        "sweep": "toy",
-        "total": 8,
-        "done": 8,
-        "diverged": 0,
-        "failed": 0,
-        "running": 0,
-        "pending": 0,
-        "launched": 1,
-        "adopted": 0,
-        "interrupted": False,
-        "failures": [],
-        "exit_code": 0,
-    }
+        "schema": 1, "sweep": "toy", "total": 8, "done": 8, "diverged": 0, "failed": 0, "running": 0, "pending": 0,
+        "launched": 1, "adopted": 0, "interrupted": False, "failures": [], "exit_code": 0,
+    }  # fmt: skip
     assert {key: found[key] for key in expected} == expected
     assert Path(found["leaderboard"]).exists()
     assert facts(sweep(spec, "--json"))["launched"] == 0
 
 
-def test_one_more_value_runs_only_the_new_cells(spec: Path, tmp_path: Path) -> None:
-    sweep(spec)
-    result = sweep(spec, "--set", "axes.lr=[0.01,0.1,0.2]", "--json")
-    assert facts(result)["done"] == 12
-    store = Store(tmp_path / "store")
-    assert sum(len(store.run(run_id).attempts()) for run_id in store.run_ids()) == 12
-
-
-def test_only_and_limit_make_plans_of_their_own_that_share_runs(spec: Path, tmp_path: Path) -> None:
+def test_plans_with_other_options_share_runs(spec: Path, tmp_path: Path) -> None:
     assert facts(sweep(spec, "--only", "norm=ln", "--json"))["total"] == 4
     assert facts(sweep(spec, "--limit", "3", "--json"))["total"] == 3
-    found = facts(sweep(spec, "--json"))
-    assert (found["total"], found["done"]) == (8, 8)
+    found = facts(sweep(spec, "--set", "axes.lr=[0.01,0.1,0.2]", "--json"))
+    assert (found["total"], found["done"]) == (12, 12)
     store = Store(tmp_path / "store")
-    assert [len(store.run(run_id).attempts()) for run_id in store.run_ids()] == [1] * 8
+    assert [len(store.run(run_id).attempts()) for run_id in store.run_ids()] == [1] * 12
     assert len(store.sweep_dirs()) == 3
 
 
-def test_failures_are_counted_shown_and_explained(spec: Path) -> None:
+def test_failures_are_counted_shown_and_explained(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = sweep(spec, "--set", "axes.lr=[0.01,0.101]")
     assert result.exit_code == 1
     assert "4 of 8 runs done, 4 failed" in result.stdout
@@ -159,22 +132,13 @@ def test_failures_are_counted_shown_and_explained(spec: Path) -> None:
     again = facts(sweep(spec, "--set", "axes.lr=[0.01,0.101]", "--json"))
     assert (again["launched"], again["exit_code"], len(again["failures"])) == (0, 1, 4)
     assert again["failures"][0]["kind"] == "error"
-
-
-def test_failures_that_the_user_can_fix_are_retried_by_the_same_command(spec: Path) -> None:
-    result = sweep(spec, "--set", "axes.lr=[0.01,0.105]")
-    assert "4 failed: error: the toy's data are not there" in result.stdout
-    assert (
-        "Once the reasons below are fixed, the same command tries the runs that failed for them again." in result.stdout
-    )
-    assert "retry.max_attempts" not in result.stdout
-
-
-def test_failed_runs_are_counted_where_they_are_many(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flbench.cli.sweep_run.MOST_FAILURES", 3)
-    lines = sweep(spec, "--set", "axes.lr=[0.101]").stdout.splitlines()
+    lines = sweep(spec, "--set", "axes.lr=[0.01,0.101]").stdout.splitlines()
     assert lines[-1].startswith("1 more: flbench status toy --json --store ")
     assert sum(line.startswith("  fedavg ") for line in lines) == 3
+    fixable = sweep(spec, "--set", "axes.lr=[0.01,0.105]").stdout
+    assert "4 failed: error: the toy's data are not there" in fixable and "retry.max_attempts" not in fixable
+    assert "Once the reasons below are fixed, the same command tries the runs that failed for them again." in fixable
 
 
 class Cancelled:
@@ -243,31 +207,27 @@ def test_tf32_on_a_cpu_is_refused_before_anything_is_stored(spec: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "code", "message"),
     [
-        (["--backend", "slurm"], "--backend slurm needs --profile NAME|FILE"),
-        (["--profile", "dev"], "profiles are for --backend slurm"),
-        (["--detach"], "--detach needs workers of their own"),
-        (["--set", "axes.lr=[0.1,oops]"], "lr"),
-        (["--limit", "0"], "at least 1 run"),
+        (["--backend", "slurm"], 2, "--backend slurm needs --profile NAME|FILE"),
+        (["--backend", "slurm", "--profile", "p.yaml"], 2, "p.yaml:2: partiton: unknown key 'partiton'; did you mean"),
+        (["--profile", "dev"], 2, "profiles are for --backend slurm"),
+        (["--detach"], 2, "--detach needs workers of their own"),
+        (["--set", "axes.lr=[0.1,oops]"], 2, "lr"),
+        (["--limit", "0"], 2, "at least 1 run"),
+        (["--store", "."], 4, "store"),
     ],
 )
-def test_invalid_options_are_one_message(spec: Path, options: list[str], message: str) -> None:
+def test_invalid_options_are_one_message(
+    spec: Path, options: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("p.yaml").write_text("time: 2h\npartiton: gpu\n")
     result = sweep(spec, *options)
     assert isinstance(result.exception, UserError)
-    assert result.exception.exit_code == 2
+    assert result.exception.exit_code == code
     assert message in str(result.exception)
-
-
-def test_missing_sweep_file(tmp_path: Path) -> None:
-    result = sweep(tmp_path / "none.yaml")
-    assert "no such file" in str(result.exception)
-
-
-def test_store_that_belongs_to_something_else(spec: Path, tmp_path: Path) -> None:
-    result = sweep(spec, "--store", str(tmp_path))
-    assert isinstance(result.exception, UserError)
-    assert result.exception.exit_code == 4
+    assert not Path("store").exists()
 
 
 def test_dry_run_shows_the_script_that_sbatch_gets(spec: Path, tmp_path: Path) -> None:
@@ -297,10 +257,3 @@ def test_a_store_that_no_job_can_write_its_log_to_is_refused_before_anything_is_
         result = CliRunner().invoke(app, ["sweep", str(spec), *options, *more])
         assert r"a SLURM job cannot write its log to a path with '\n'" in str(result.exception)
     assert not list((tmp_path / "runs").iterdir())
-
-
-def test_mistake_in_a_profile_is_reported_before_anything_is_written(spec: Path, tmp_path: Path) -> None:
-    (profile := tmp_path / "p.yaml").write_text("time: 2h\npartiton: gpu\n")
-    result = CliRunner().invoke(app, ["sweep", str(spec), "--backend", "slurm", "--profile", str(profile)])
-    assert "p.yaml:2: partiton: unknown key 'partiton'; did you mean 'partition'?" in str(result.exception)
-    assert not (tmp_path / "store").exists()
