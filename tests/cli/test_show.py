@@ -12,10 +12,10 @@ from flbench.cli.component_tables import components
 from flbench.config import KINDS as EXPERIMENTS
 from flbench.errors import UserError
 from flbench.methods import Method
-from flbench.registry import DATASETS, HEADS, METHODS, MODELS, NORMS, PARTITIONS, Registry
+from flbench.registry import DATASETS, HEADS, METHODS, MODELS, NORMS, PARTITIONS, PROBES, Registry
 
 KINDS = {"methods": METHODS, "norms": NORMS, "heads": HEADS, "models": MODELS, "datasets": DATASETS}
-KINDS |= {"partitions": PARTITIONS}
+KINDS |= {"partitions": PARTITIONS, "probes": PROBES}
 
 
 def flbench(*arguments: str) -> str:
@@ -30,12 +30,13 @@ def test_every_component_with_its_fields_and_documentation(what: str, registry: 
     assert [row["name"] for row in rows] == list(registry.classes)
     for row in rows:
         assert set(row) == {"name", "shorthand", "version", "fields", "doc", "equation", "source", "module"}
-        assert row["doc"], row["name"]
-        assert row["module"].startswith("flbench.")
-        for field in row["fields"]:
-            assert set(field) == {"name", "type", "default", "required"}
+        assert row["doc"] and row["module"].startswith("flbench."), row["name"]
+        assert all(set(field) == {"name", "type", "default", "required"} for field in row["fields"])
     table = flbench(what)
     assert all(row["name"] in table for row in rows)
+    narrow = CliRunner().invoke(app, ["show", what], env={"COLUMNS": "80"}).stdout
+    assert len(narrow.splitlines()) == len(rows) + 3, "one line for each"
+    assert json.loads(flbench(registry.kind, rows[-1]["name"], "--json")) == rows[-1]
 
 
 def test_kinds_with_their_fields(tmp_path: Path) -> None:
@@ -92,23 +93,15 @@ def test_components_do_not_inherit_the_source_of_their_base() -> None:
 
 
 def test_fields_show_types_limits_and_defaults() -> None:
-    fields = {row["name"]: row for row in json.loads(flbench("norms", "--json"))}["gn"]["fields"]
+    fields = json.loads(flbench("norm", "gn", "--json"))["fields"]
     assert {"name": "groups", "type": "integer >= 1", "default": 2, "required": False} in fields
-    partitions = {row["name"]: row for row in json.loads(flbench("partitions", "--json"))}
-    assert partitions["dirichlet"]["shorthand"] == "dirichlet:BETA"
-    assert partitions["dirichlet"]["fields"][0] == {
-        "name": "beta",
-        "type": "number > 0",
-        "default": None,
-        "required": True,
-    }
+    dirichlet = json.loads(flbench("partition", "dirichlet:2", "--json"))
+    assert dirichlet["shorthand"] == "dirichlet:BETA"
+    assert dirichlet["fields"][0] == {"name": "beta", "type": "number > 0", "default": None, "required": True}
     assert re.search(r"^groups +2 +integer >= 1", flbench("norm", "gn"), flags=re.MULTILINE)
     assert "beta=required" in flbench("partitions")
-
-
-def test_probes_may_be_none_or_some() -> None:
-    assert isinstance(json.loads(flbench("probes", "--json")), list)
-    assert flbench("probes")
+    assert "method=fedprox method.mu=0.01" in flbench("method", "fedprox")
+    assert flbench("kind", "rank").count("kind: ") == 1
 
 
 def test_sweeps_with_their_number_of_runs(tmp_path: Path) -> None:
@@ -135,17 +128,3 @@ def test_sweeps_with_their_number_of_runs(tmp_path: Path) -> None:
 def test_unknown_names_are_errors_with_the_nearest(arguments: tuple[str, ...], message: str) -> None:
     error = CliRunner().invoke(app, ["show", *arguments]).exception
     assert isinstance(error, UserError) and message in str(error)
-
-
-def test_one_component_in_detail_beside_the_list() -> None:
-    (listed,) = [row for row in json.loads(flbench("methods", "--json")) if row["name"] == "fedprox"]
-    assert json.loads(flbench("method", "fedprox", "--json")) == listed
-    assert json.loads(flbench("partition", "classes:2", "--json"))["name"] == "classes"
-    assert "method=fedprox method.mu=0.01" in flbench("method", "fedprox")
-    assert flbench("kind", "rank").count("kind: ") == 1
-
-
-def test_every_list_has_one_line_for_each_component_in_80_columns() -> None:
-    for what, registry in KINDS.items():
-        done = CliRunner().invoke(app, ["show", what], env={"COLUMNS": "80"})
-        assert len(done.stdout.splitlines()) == len(registry.classes) + 3, what
