@@ -51,24 +51,10 @@ def test_the_arithmetic_is_spelled_out(sweep: Sweep, tmp_path: Path, capsys: pyt
     assert any(line.endswith("0 of 12 runs; to run: 12") for line in lines)
 
 
-def test_a_participation_that_is_no_whole_number_of_clients_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "spec.yaml"
-    path.write_text(
-        "version: 1\nname: part\naxes: {clients: [10, 25, 30], participation: [0.1, 0.3, 1], lr: [0.1, 0.2]}\n"
-    )
-    print_dry_run(load_sweep(path), tmp_path / "store", workers=2)
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert [line for line in lines if line.startswith("participation ")] == [
-        "participation 0.1 of 25 clients is rounded to 2 of 25 in a round",
-        "participation 0.3 of 25 clients is rounded to 8 of 25 in a round",
-    ]
-
-
-def test_the_command_writes_nothing(sweep: Sweep, tmp_path: Path) -> None:
+def test_the_command_writes_nothing_and_finds_finished_runs(sweep: Sweep, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    done = CliRunner().invoke(app, ["sweep", str(sweep.path), "--dry-run", "--json", "--store", str(store)])
+    command = ["sweep", str(sweep.path), "--dry-run", "--json", "--store", str(store)]
+    done = CliRunner().invoke(app, command)
     assert done.exit_code == 0
     assert not store.exists()
     facts = json.loads(done.stdout)
@@ -78,16 +64,34 @@ def test_the_command_writes_nothing(sweep: Sweep, tmp_path: Path) -> None:
     assert facts["varying"] == ["norm", "lr", "method", "local_steps"]
     first: dict[str, Any] = {"norm": "none", "lr": "0.1", "method": "fedavg", "local_steps": "10"}
     assert facts["cells"][0] == {"cell_id": sweep.experiments[0].cell_id, "values": first, "runs": 2, "done": 0}
+    finish(Store(store), sweep.experiments[0])
+    finish(Store(store), sweep.experiments[3].model_copy(update={"rounds": 20}))  # too short
+    facts = json.loads(CliRunner().invoke(app, command).stdout)
+    assert (facts["done"], facts["missing"]) == (1, 11)
+    assert [cell["done"] for cell in facts["cells"]] == [1, 0, 0, 0, 0, 0]
+    assert facts["estimated_seconds"] > 0
+
+
+def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str], axes: str) -> list[str]:
+    (path := tmp_path / "other.yaml").write_text(f"version: 1\nname: other\naxes: {axes}\n")
+    print_dry_run(load_sweep(path), tmp_path / "store")
+    return capsys.readouterr().out.splitlines()
 
 
 def test_a_long_list_of_cells_is_cut_in_the_middle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "long.yaml"
-    path.write_text("version: 1\nname: long\naxes: {batch_size: {range: [1, 1001]}}\n")
-    print_dry_run(load_sweep(path), tmp_path / "store")
-    out = capsys.readouterr().out
-    assert len(out.splitlines()) < SHOWN + 10
-    assert "..." in out
-    assert "\n1,000  1000 " in out
+    lines = printed(tmp_path, capsys, "{batch_size: {range: [1, 1001]}}")
+    assert len(lines) < SHOWN + 10
+    assert any("..." in line for line in lines) and any(line.startswith("1,000  1000 ") for line in lines)
+
+
+def test_a_participation_that_is_no_whole_number_of_clients_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = printed(tmp_path, capsys, "{clients: [10, 25, 30], participation: [0.1, 0.3, 1], lr: [0.1, 0.2]}")
+    assert [line.strip() for line in lines if line.startswith("  participation ")] == [
+        "participation 0.1 of 25 clients is rounded to 2 of 25 in a round",
+        "participation 0.3 of 25 clients is rounded to 8 of 25 in a round",
+    ]
 
 
 def test_the_estimate_rests_on_finished_runs(sweep: Sweep) -> None:
@@ -103,17 +107,6 @@ def test_the_estimate_rests_on_finished_runs(sweep: Sweep) -> None:
     assert estimate(runs, ln, {plain[0].run_id: 0.02}, 2) == pytest.approx(0.006 * 100 * len(ln) / 2)
     # No more workers than runs.
     assert estimate(runs, ln[:1], {plain[0].run_id: 0.02}, 8) == pytest.approx(0.6)
-
-
-def test_finished_runs_of_a_store_are_found(sweep: Sweep, tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    finish(Store(root), sweep.experiments[0])
-    finish(Store(root), sweep.experiments[3].model_copy(update={"rounds": 20}))  # too short
-    done = CliRunner().invoke(app, ["sweep", str(sweep.path), "--dry-run", "--json", "--store", str(root)])
-    facts = json.loads(done.stdout)
-    assert (facts["done"], facts["missing"]) == (1, 11)
-    assert [cell["done"] for cell in facts["cells"]] == [1, 0, 0, 0, 0, 0]
-    assert facts["estimated_seconds"] > 0
 
 
 @pytest.mark.parametrize("dataset", ["cifar10", "folder:none"])

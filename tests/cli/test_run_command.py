@@ -11,7 +11,6 @@ from typer.testing import CliRunner, Result
 
 from flbench.cli import app
 from flbench.cli.run_curve import RunCurve, picture
-from flbench.errors import UserError
 from flbench.planning import prepare_runs
 from flbench.progress import Watch
 from flbench.store import Entry, Lease, Store
@@ -46,6 +45,12 @@ def test_a_finished_run_is_extended_but_not_repeated(tmp_path: Path) -> None:
     assert (longer["rounds"], longer["computed"], longer["run_id"]) == (40, True, found["run_id"])
     executed = tmp_path.glob("store/runs/*/*/attempts/*/executed")
     assert sum(len(path.read_text().split()) for path in executed) == 40
+    shorter = run("rounds=10", "eval_every=5").stdout
+    assert [line.partition(",")[0] for line in shorter.splitlines() if line.startswith("round ")] == ["round 10"]
+    assert json.loads(run("rounds=10", "eval_every=5", "--json").stdout)["final"]["round"] == 10
+    (spec := tmp_path / "one.yaml").write_text("version: 1\nname: one\nbase: {rounds: 10, eval_every: 5}\n")
+    swept = CliRunner().invoke(app, ["sweep", str(spec), "--backend", "inline", "--json"])
+    assert json.loads(swept.stdout)["launched"] == 0, "sweep and run share their runs"
 
 
 def test_a_run_that_is_executed_again_does_not_show_its_earlier_result(tmp_path: Path) -> None:
@@ -56,21 +61,6 @@ def test_a_run_that_is_executed_again_does_not_show_its_earlier_result(tmp_path:
     prepare_runs(store, [request], rerun=True)
     shown.update(watch.update())
     assert console.file.getvalue() == ""  # type: ignore[attr-defined]
-
-
-def test_a_shorter_request_shows_its_own_rounds_alone() -> None:
-    run("rounds=20", "eval_every=5")
-    shorter = run("rounds=10", "eval_every=5").stdout
-    assert [line.partition(",")[0] for line in shorter.splitlines() if line.startswith("round ")] == ["round 10"]
-    assert json.loads(run("rounds=10", "eval_every=5", "--json").stdout)["final"]["round"] == 10
-
-
-def test_sweep_and_run_share_their_runs(tmp_path: Path) -> None:
-    spec = tmp_path / "one.yaml"
-    spec.write_text("version: 1\nname: one\nbase: {rounds: 10, eval_every: 5}\naxes: {norm: [ln]}\n")
-    run("norm=ln", "rounds=10", "eval_every=5")
-    swept = CliRunner().invoke(app, ["sweep", str(spec), "--backend", "inline", "--json"])
-    assert json.loads(swept.stdout)["launched"] == 0
 
 
 def test_failure_has_exit_code_1_and_is_tried_again_next_time() -> None:
@@ -95,18 +85,6 @@ def test_the_curve_and_the_newest_numbers_fit_the_terminal(width: int) -> None:
     assert lines[-2:] == ["round 80/100, acc 40.0 %, loss 2.0000, 1.5 s", "12 rounds/s, ETA 1.7 s"]
     assert [line[:7] for line in lines[:11:5]] == ["100 % ┤", " 50 % ┤", "      └"]
     assert shown([], width)[-1] == "preparing data and model ..."
-
-
-def test_tf32_on_a_cpu_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
-    refused = run("precision=tf32")
-    assert isinstance(refused.exception, UserError)
-    assert "precision: fp32" in str(refused.exception)
-    assert not (tmp_path / "store").exists()
-
-
-def test_unknown_field_names_the_nearest() -> None:
-    result = run("nrom=ln")
-    assert "did you mean 'norm'?" in str(result.exception)
 
 
 def test_rounds_between_evaluations_are_shown(tmp_path: Path) -> None:

@@ -71,14 +71,8 @@ def test_every_run_is_listed_with_its_state(store: Store) -> None:
     (running,) = [line for line in lines if " running " in line]
     assert running.split()[-4:] == ["10/20", "acc", "25.00", "%"]
     assert any(" oom " in line and "fedavg bn" in line for line in lines), "the kind of its failure"
-
-
-def test_labels_are_made_before_the_limit(store: Store) -> None:
-    """Runs that are cut off still need names that tell the shown ones apart from them."""
-    whole, first = (CliRunner().invoke(app, ["runs", *options]).stdout for options in ([], ["--limit", "1"]))
-    assert first.splitlines()[1].split() == whole.splitlines()[1].split()
-    assert "classes:1" in first.splitlines()[1], "all runs differ in the partition, the shown one alone does not"
-    assert "List only the first N runs" in CliRunner().invoke(app, ["runs", "--help"], terminal_width=200).stdout
+    first = flbench("runs", "--limit", "1").splitlines()[1]
+    assert first.split() == lines[1].split(), "its name tells it from the runs that are cut off, too"
 
 
 def test_filters_columns_order_and_limit(store: Store) -> None:
@@ -102,7 +96,8 @@ def test_exported_files_are_listed_as_the_store(store: Store) -> None:
 
 
 def test_one_run_in_detail(store: Store) -> None:
-    request = experiment(method="scaffold", norm="ln", partition="dirichlet:0.1", seed=2)
+    request = experiment(method="scaffold", norm="ln", partition="dirichlet:0.1", seed=9)
+    finish(store, request, 0.87, probes={"mine": {"cosine": 0.12345, "each": [0.5] * 40, "few": [1, 2]}})
     facts = json.loads(flbench("show", "run", request.run_id[:10], "--json"))
     assert (facts["run_id"], facts["state"], facts["rounds"]) == (request.run_id, "done", 20)
     assert facts["changed"].keys() == {"rounds", "method", "norm", "partition", "seed"}
@@ -111,20 +106,13 @@ def test_one_run_in_detail(store: Store) -> None:
     shown = flbench("show", "run", request.run_id[:10])
     for text in ("scaffold", "dirichlet:0.1", "acc           87.00 %", "Test CPU", facts["directory"], "round 20/20"):
         assert text in shown
+    lines = [line.split(maxsplit=1) for line in shown.splitlines()]
+    probes = {line[0]: line[1].strip() for line in lines if line[:1] and line[0].startswith("mine.")}
+    assert probes == {"mine.cosine": "0.1235", "mine.few": "1, 2", "mine.each": "40 numbers from 0.5 to 0.5"}
     pending = load_sweep("plan.yaml").experiments[0].run_id
     assert "no worker has started it yet" in flbench("show", "run", pending)
     assert "give the beginning of a run's id" in refusal("show", "run")
     assert "expected the beginning of a run's id" in refusal("show", "run", "zzz")
-
-
-def test_probes_are_shown_as_numbers_and_ranges(store: Store) -> None:
-    request = experiment(norm="rms")
-    probes = {"mine": {"cosine": 0.12345, "each": [0.5] * 40, "few": [1, 2]}}
-    finish(store, request, probes=probes)
-    lines = [line.split(maxsplit=1) for line in flbench("show", "run", request.run_id).splitlines()]
-    shown = {line[0]: line[1].strip() for line in lines if len(line) == 2}
-    assert (shown["mine.cosine"], shown["mine.few"]) == ("0.1235", "1, 2")
-    assert shown["mine.each"] == "40 numbers from 0.5 to 0.5"
 
 
 def test_conditions_are_paired_by_all_other_fields(store: Store) -> None:

@@ -39,54 +39,40 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> FakeSink:
 def test_all_sweeps_and_the_runs_of_no_sweep(tmp_path: Path, sink: FakeSink) -> None:
     toys = planned(tmp_path)
     finish(toys.store, single := experiment(seed=7))
-    ends = facts(sync("--store", toys.store.root, "--mode", "offline", "--json"))
-    assert [(end["sweep"].split("/")[0], end["mirrored"], end["total"]) for end in ends] == [
-        ("toy", 4, 4), ("runs of no sweep", 1, 1),
-    ]  # fmt: skip
-    assert set(sink.runs()) == {
-        single.run_id,
-        *(run.run_id for run in toys.experiments),
-    }
-    (view,) = sink.sweeps
-    assert (view.sweep, len(view.rows)) == ("toy", 2)
-
-
-def test_one_sweep_by_name_or_file(tmp_path: Path, sink: FakeSink) -> None:
-    toys = planned(tmp_path)
-    finish(toys.store, experiment(seed=7))
     assert [end["new"] for end in facts(sync("toy", "--store", toys.store.root, "--json"))] == [4]
     assert [end["new"] for end in facts(sync(toys.spec, "--store", toys.store.root, "--json"))] == [0]
+    (view,) = sink.sweeps
+    assert (view.sweep, len(view.rows)) == ("toy", 2)
+    (spec := tmp_path / "other.yaml").write_text(SPEC.replace("name: toy", "name: other"))
+    (write_plan(toys.store, load_sweep(spec)) / "spec.yaml").write_text("{")
+    result = sync("--store", toys.store.root, "--mode", "offline", "--json")
+    assert result.exit_code == 1
+    unreadable, toy, other = facts(result)
+    assert unreadable["sweep"].startswith("other/") and unreadable["problem"]
+    assert (toy["mirrored"], toy["total"], other["sweep"]) == (4, 4, "runs of no sweep")
+    assert set(sink.runs()) == {single.run_id, *(run.run_id for run in toys.experiments)}
 
 
-def test_the_mode_of_the_sweep_file_is_used(tmp_path: Path, sink: FakeSink) -> None:
-    toys = planned(tmp_path, SPEC.replace("mode: offline", "mode: off"))
-    result = sync("--store", toys.store.root)
-    assert (result.exit_code, sink.sent) == (0, [])
-    assert "turned off" in result.stdout
-
-
-def test_without_a_login_it_says_how_to_turn_it_on(
-    tmp_path: Path, sink: FakeSink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_keeps_wandb_off_is_one_line(tmp_path: Path, sink: FakeSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mode of the sweep file, no login, no package: a failure only where the user has asked for it."""
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    toys = planned(tmp_path)
-    for mode, code in (("auto", 0), ("online", 1)):
-        result = sync("--store", toys.store.root, "--mode", mode)
-        assert result.exit_code == code
-        assert "wandb login" in result.stdout
-    asked = sync("--store", toys.store.root, "--mode", "auto", "--to", "wandb")
-    assert (asked.exit_code, "warning: nothing is mirrored: not logged in" in asked.stdout) == (1, True)
+    toys = planned(tmp_path, SPEC.replace("mode: offline", "mode: off"))
+    missing = "warning: nothing is mirrored: "
+    for options, code, says in (
+        ((), 0, "turned off"),
+        (("--mode", "auto"), 0, "wandb login"),
+        (("--mode", "online"), 1, "wandb login"),
+        (("--mode", "auto", "--to", "wandb"), 1, f"{missing}not logged in"),
+    ):
+        result = sync("--store", toys.store.root, *options)
+        assert (result.exit_code, says in result.stdout) == (code, True), options
     assert sink.sent == []
-
-
-def test_a_missing_package_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    result = sync("--store", planned(tmp_path).store.root)
-    assert result.exit_code == 1
-    assert "warning: nothing is mirrored: the package wandb cannot be imported" in result.stdout
+    result = sync("--store", toys.store.root, "--mode", "offline")
+    assert (result.exit_code, f"{missing}the package wandb cannot be imported" in result.stdout) == (1, True)
 
 
 def test_the_mode_set_by_wandb_applies_to_the_next_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,14 +136,3 @@ def test_an_empty_store_and_an_unknown_sweep_are_errors(tmp_path: Path) -> None:
     assert "nothing to mirror" in str(result.exception)
     toys = planned(tmp_path)
     assert "toy" in str(sync("tox", "--store", toys.store.root).exception)
-
-
-def test_an_unreadable_sweep_does_not_stop_the_others(tmp_path: Path, sink: FakeSink) -> None:
-    toys = planned(tmp_path)
-    spec = tmp_path / "other.yaml"
-    spec.write_text(SPEC.replace("name: toy", "name: other"))
-    (write_plan(toys.store, load_sweep(spec)) / "spec.yaml").write_text("{")
-    result = sync("--store", toys.store.root)
-    assert result.exit_code == 1
-    assert "other" in result.stdout
-    assert len(sink.sent) == 4
