@@ -72,61 +72,43 @@ def test_a_method_and_a_norm_of_another_package_reach_the_leaderboard(tmp_path: 
     assert len(accuracies) > 2  # the components have an effect
 
 
+#: Of each method, its folder, its line in Python, and what `check_method` says of it.
+CHECK = "from flbench.registry import METHODS; from flbench.testing import check_method; import {}; check_method({})"
 METHODS_FOLDER = Path(flbench_package.__file__).parent / "methods"
-
-CHECK_REGISTERED = """
-import my_{0}
-from flbench.registry import METHODS
-from flbench.testing import check_method
-
-method = METHODS.parse("my-{0}")
-assert type(method).__module__ == "my_{0}"
-check_method(method)
-"""
-
-CHECK = "from flbench.testing import check_method; import {0}; check_method({0}.{1})"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "problem"),
+    ("package", "method", "problem"),
     [
-        ("flbench_demo.SignSgd", None),
-        ("flbench_mistaken.Forgetful", "the hook server_step of the method 'forgetful' returned dict; expected a pair"),
-        ("flbench_mistaken.Misspelt", "the hook penalty of the method 'misspelt' raised KeyError: 'haed.weight'"),
+        ("flbench_demo", "flbench_demo.SignSgd", None),
+        ("flbench_mistaken", "flbench_mistaken.Forgetful", "the hook server_step of the method 'forgetful' returned"),
+        ("flbench_mistaken", "flbench_mistaken.Misspelt", "the hook penalty of the method 'misspelt' raised KeyError"),
+        ("my_feddyn", "METHODS.parse('my-feddyn')", None),
+        ("my_fedsam", "METHODS.parse('my-fedsam')", None),
+        ("my_moon", "METHODS.parse('my-moon')", None),
     ],
 )
-def test_authors_can_check_a_method(method: str, problem: str | None, tmp_path: Path) -> None:
-    package, name = method.split(".")
-    install(package, tmp_path)
-    done = python(tmp_path, CHECK.format(package, name))
+def test_authors_can_check_a_method(package: str, method: str, problem: str | None, tmp_path: Path) -> None:
+    """Those of other packages, and files of flbench under another name, which have at most 60 lines."""
+    if package.startswith("my_"):
+        source = (METHODS_FOLDER / f"{package.removeprefix('my_')}.py").read_text()
+        assert len(source.splitlines()) <= 60
+        (tmp_path / f"{package}.py").write_text(source.replace('register("', 'register("my-'))
+    else:
+        install(package, tmp_path)
+    done = python(tmp_path, CHECK.format(package, method))
     assert (done.returncode == 0) == (problem is None), done.stderr
     assert (problem or "") in done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["feddyn", "fedsam", "moon"])
-def test_a_method_of_flbench_works_in_another_package(name: str, tmp_path: Path) -> None:
-    """Its file in at most 60 lines, with another name of the method."""
-    source = (METHODS_FOLDER / f"{name}.py").read_text()
-    assert len(source.splitlines()) <= 60
-    module = tmp_path / f"my_{name}.py"
-    module.write_text(source.replace('register("', 'register("my-'))
-    done = python(tmp_path, CHECK_REGISTERED.format(name))
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("executor", ["loop", "stacked"])
 @pytest.mark.parametrize(
-    ("method", "line", "problem"),
+    ("method", "executor", "line", "problem"),
     [
-        (
-            "forgetful",
-            15,
-            "hook server_step of the method 'forgetful' returned dict; expected a pair: (the server's next",
-        ),
-        ("misspelt", 25, "the hook penalty of the method 'misspelt' raised KeyError: 'haed.weight'"),
+        ("forgetful", "loop", 15, "hook server_step of the method 'forgetful' returned dict; expected a pair: (the se"),
+        ("misspelt", "loop", 25, "the hook penalty of the method 'misspelt' raised KeyError: 'haed.weight'"),
+        ("misspelt", "stacked", 25, "the hook penalty of the method 'misspelt' raised KeyError: 'haed.weight'"),
     ],
 )
 def test_a_mistake_in_a_hook_is_one_message(
@@ -139,9 +121,7 @@ def test_a_mistake_in_a_hook_is_one_message(
     done = flbench(site, "run", f"method={method}", *small, *store)
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 1
-    assert f"flbench_mistaken.py:{line}: " in said
-    assert problem in said
-    assert "Traceback" not in said
+    assert f"flbench_mistaken.py:{line}: " in said and problem in said and "Traceback" not in said
     (log,) = (tmp_path / "runs").rglob("log.txt")
     assert "Traceback" in log.read_text() if method == "misspelt" else problem in log.read_text()
 
@@ -156,16 +136,10 @@ def test_a_model_of_another_package_has_equal_weights_in_every_process(tmp_path:
         assert done.returncode == 0, done.stderr
         losses.add(json.loads(done.stdout)["final"]["loss"])
     assert len(losses) == 1
-
-
-@pytest.mark.slow
-def test_a_norm_that_a_model_ignores_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    install("flbench_demo", tmp_path / "site")
-    done = flbench(tmp_path / "site", "run", "model=attention", "norm=ln", "--store", str(tmp_path / "runs"))
-    assert done.returncode == 2
-    assert "ln in attention: the network has the same layers without it" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "runs").exists()
+    ignored = flbench(tmp_path / "site", "run", "model=attention", "norm=ln", "--store", str(tmp_path / "runs"))
+    assert ignored.returncode == 2
+    assert "ln in attention: the network has the same layers without it" in ignored.stderr
+    assert "Traceback" not in ignored.stderr and not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
@@ -174,75 +148,59 @@ def test_an_edited_plugin_executes_its_finished_runs_again_and_no_others(tmp_pat
     install("flbench_demo", site)
     spec.write_text(SWEEP)
 
-    def sweep() -> tuple[str, dict[Path, float]]:
-        done = flbench(site, "sweep", str(spec), "--backend", "inline", "--store", str(store))
+    def said(*words: str) -> str:
+        done = flbench(site, *words, "--store", str(store))
         assert done.returncode == 0, done.stderr + done.stdout
-        results = {path: json.loads(path.read_text())["final"]["loss"] for path in store.rglob("results/*.json")}
-        return done.stdout, results
+        return done.stdout
 
-    _, first = sweep()
-    assert "nothing to launch" in sweep()[0]
+    def losses() -> dict[Path, float]:
+        return {path: json.loads(path.read_text())["final"]["loss"] for path in store.rglob("results/*.json")}
+
+    sweep = ("sweep", str(spec), "--backend", "inline")
+    said(*sweep)
+    first = losses()
     module = site / "flbench_demo.py"
     module.write_text(module.read_text().replace("self.scale * leaf.sign()", "2 * self.scale * leaf.sign()"))
     edited = (
         "The source code of the plug-in flbench_demo has changed: flbench run or sweep executes 3 finished runs again."
     )
-
-    def shown(*words: str) -> str:
-        done = flbench(site, *words, "--store", str(store))
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert "to run: 3\n" + edited in shown("sweep", str(spec), "--dry-run")
-    (state,) = json.loads(shown("status", "plugged", "--json"))["sweeps"]
+    assert "to run: 3\n" + edited in said("sweep", str(spec), "--dry-run")
+    (state,) = json.loads(said("status", "plugged", "--json"))["sweeps"]
     assert (state["done"], state["pending"], state["rounds_done"], state["rounds_total"]) == (1, 3, 3, 12)
-    listed = shown("runs", "plugged")
+    listed = said("runs", "plugged")
     assert listed.count("done (other code)") == 3 and edited in listed
-    reported = shown("report", str(spec), "--out", str(tmp_path / "edited.md"))
+    reported = said("report", str(spec), "--out", str(tmp_path / "edited.md"))
     assert reported.count("1/1 with other code of a plug-in") == 3 and edited in reported
     assert f"> **Other code:** {edited}" in (tmp_path / "edited.md").read_text()
-    said, second = sweep()
-    assert edited in said
+    assert edited in said(*sweep)
+    second = losses()
     assert {path: second[path] for path in first} == first, "earlier results are kept"
     assert len(second) - len(first) == 3, "the run of built-in components alone is reused"
-    printed, third = sweep()
-    assert "nothing to launch" in printed and third == second
-    board = flbench(site, "report", str(spec), "--store", str(store), "--out", str(tmp_path / "board.md"))
-    assert board.returncode == 0, board.stderr
+    assert "nothing to launch" in said(*sweep) and losses() == second
+    said("report", str(spec), "--out", str(tmp_path / "board.md"))
     text = (tmp_path / "board.md").read_text()
     assert "Plug-ins: flbench_demo=" in text and "ther code" not in text
 
 
-def test_a_component_of_another_package_is_shown_with_its_fields(tmp_path: Path) -> None:
-    install("flbench_demo", tmp_path / "site")
-    shown = flbench(tmp_path / "site", "show", "methods", "--json")
-    row = {row["name"]: row for row in json.loads(shown.stdout)}["signsgd"]
-    assert (row["module"], row["equation"], row["source"]) == ("flbench_demo", "w <- w - lr scale sign(g)", None)
-    assert {"name": "scale", "type": "number > 0", "default": 0.1, "required": False} in row["fields"]
-
-
 def test_a_package_that_cannot_be_imported_does_not_affect_others(tmp_path: Path) -> None:
-    site = tmp_path / "site"
+    site, spec = tmp_path / "site", tmp_path / "broken.yaml"
     install("flbench_demo", site)
     install("flbench_broken", site)
     shown = flbench(site, "show", "methods", "--json")
     assert shown.returncode == 0
-    names = [row["name"] for row in json.loads(shown.stdout)]
-    assert {"fedavg", "signsgd"} <= {*names}
-    assert "broken" not in names
+    rows = {row["name"]: row for row in json.loads(shown.stdout)}
+    assert "fedavg" in rows and "broken" not in rows
+    row = rows["signsgd"]
+    assert (row["module"], row["equation"], row["source"]) == ("flbench_demo", "w <- w - lr scale sign(g)", None)
+    assert {"name": "scale", "type": "number > 0", "default": 0.1, "required": False} in row["fields"]
     why = (
         "the package 'flbench-broken' offers the method 'broken' (flbench_broken:Broken), which cannot be loaded: "
         "No module named 'a_package_that_is_not_there'"
     )
     assert shown.stderr.splitlines() == [f"{why}; update or uninstall it"]
-
-
-def test_using_a_broken_component_reports_why_and_writes_nothing(tmp_path: Path) -> None:
-    site, spec = tmp_path / "site", tmp_path / "broken.yaml"
-    install("flbench_broken", site)
     spec.write_text("version: 1\nname: broken\naxes: {method: [fedavg, broken]}\n")
     done = flbench(site, "sweep", str(spec), "--store", str(tmp_path / "runs"))
-    assert done.returncode == 2
+    assert done.returncode == 2, "who uses it is told why"
     assert "broken.yaml:3: axes.method[1]: the package 'flbench-broken' offers the method 'broken'" in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     assert not (tmp_path / "runs").exists()
@@ -282,19 +240,16 @@ def test_the_sweep_with_a_plug_in_of_this_repository(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["missing"] == 440
 
 
-def test_a_file_that_the_variable_names_and_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLBENCH_PLUGINS", "/none.py")
-    done = flbench(tmp_path / "site", "show", "norms")
-    assert (done.returncode, done.stderr) == (2, "error: $FLBENCH_PLUGINS: /none.py: no such file\n")
-
-
-def test_a_file_that_the_variable_names_by_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_the_variable_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable and the option may name the same file, each in its own way."""
     (tmp_path / "dyt.py").write_text("x = 1\n")
     monkeypatch.setenv("FLBENCH_PLUGINS", "dyt.py")
     for options in ((), ("--plugin", "./dyt.py"), ("--plugin", str(tmp_path / "dyt.py"))):
         done = flbench(tmp_path / "site", *options, "show", "norms")
         assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("FLBENCH_PLUGINS", "/none.py")
+    done = flbench(tmp_path / "site", "show", "norms")
+    assert (done.returncode, done.stderr) == (2, "error: $FLBENCH_PLUGINS: /none.py: no such file\n")
 
 
 @pytest.mark.parametrize(
@@ -338,46 +293,38 @@ from flbench.registry import MODELS, NORMS, PARTITIONS
 
 
 @pytest.mark.parametrize(
-    ("component", "chosen", "problem"),
+    ("registry", "base", "body", "problem"),
     [
+        ("NORMS", "", "pass", "6: norm 'mine' must derive from flbench.models.norms.base.Norm"),
         (
-            ("NORMS", "", "pass"),
-            "norm=mine",
-            "6: norm 'mine' must derive from flbench.models.norms.base.Norm",
-        ),
-        (
-            ("NORMS", "(Norm)", "def layer(self, site): return 1 / 0"),
-            "norm=mine",
+            *("NORMS", "(Norm)", "def layer(self, site): return 1 / 0"),
             "9: the hook layer of the norm 'mine' raised ZeroDivisionError: division by zero",
         ),
         (
-            ("NORMS", "(Norm)", "def layer(self): return None"),
-            "norm=mine",
+            *("NORMS", "(Norm)", "def layer(self): return None"),
             "9: the hook layer of the norm 'mine' raised TypeError: Mine.layer() takes 1 positional argument but 2 "
             "were given",
         ),
         (
-            ("MODELS", "(Model)", "def stages(self): return ()[1]"),
-            "model=mine",
+            *("MODELS", "(Model)", "def stages(self): return ()[1]"),
             "9: the hook stages of the model 'mine' raised IndexError: tuple index out of range",
         ),
         (
-            ("PARTITIONS", "(Partition)", "def problem(self, *_): raise RuntimeError"),
-            "partition=mine",
+            *("PARTITIONS", "(Partition)", "def problem(self, *_): raise RuntimeError"),
             "9: the hook problem of the partition 'mine' raised RuntimeError",
         ),
     ],
 )
 def test_a_mistake_in_a_component_of_a_file_is_one_message(
-    component: tuple[str, str, str], chosen: str, problem: str, tmp_path: Path
+    registry: str, base: str, body: str, problem: str, tmp_path: Path
 ) -> None:
-    registry, base, body = component
-    plugin = tmp_path / "mine.py"
+    plugin, field = tmp_path / "mine.py", registry.removesuffix("S").lower()
     lines = (f'@{registry}.register("mine")', "@dataclass(frozen=True)", f"class Mine{base}:", f"    {body}")
     plugin.write_text(HEAD + "\n".join(lines) + "\n")
-    done = flbench(tmp_path / "site", "--plugin", str(plugin), "run", chosen, "--store", str(tmp_path / "runs"))
+    store = tmp_path / "runs"
+    done = flbench(tmp_path / "site", "--plugin", str(plugin), "run", f"{field}=mine", "--store", str(store))
     assert (done.returncode, done.stderr) == (2, f"error: {plugin}:{problem}\n")
-    assert not (tmp_path / "runs").exists()
+    assert not store.exists()
 
 
 def test_an_error_in_a_layer_of_a_file_fails_the_run_and_names_the_line(tmp_path: Path) -> None:

@@ -31,20 +31,6 @@ def off(mode: TrackingMode) -> NotTracked:
     return raised.value
 
 
-def test_auto_without_a_login_is_off_and_says_in_one_line_how_to_turn_it_on() -> None:
-    note = str(off("auto"))
-    assert "wandb login" in note
-    assert "WANDB_API_KEY" in note
-    assert "\n" not in note
-
-
-def test_auto_with_a_key_is_online(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
-    mode, server = choose("auto")
-    assert mode == "online"
-    assert server.startswith("https://")
-
-
 @pytest.mark.parametrize("wandb_mode", ["offline", "dryrun", "disabled", "online"])
 def test_auto_follows_wandbs_own_variable(monkeypatch: pytest.MonkeyPatch, wandb_mode: str) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
@@ -60,6 +46,8 @@ def test_auto_follows_wandbs_own_variable(monkeypatch: pytest.MonkeyPatch, wandb
 def test_only_online_needs_a_login() -> None:
     assert choose("offline")[0] == "offline"
     assert [off(mode).failed for mode in MODES if mode != "offline"] == [False, True, False]
+    note = str(off("auto"))
+    assert "wandb login" in note and "WANDB_API_KEY" in note and "\n" not in note
 
 
 def test_a_missing_package_is_a_failure_only_if_a_mode_was_requested(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,16 +56,26 @@ def test_a_missing_package_is_a_failure_only_if_a_mode_was_requested(monkeypatch
     assert "pip install wandb" in str(off("auto"))
 
 
-def test_logins_are_found_where_wandb_finds_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    netrc = tmp_path / "netrc"
+def test_logins_and_the_server_are_found_where_wandb_finds_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    netrc, settings = tmp_path / "netrc", tmp_path / "settings"
     netrc.write_text(f"machine wandb.example.org login user password {KEY}\n")
     off("auto")
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org/")
     assert choose("auto") == ("online", "https://wandb.example.org")
     netrc.unlink()
     off("auto")
-    (tmp_path / "settings").write_text(f"[default]\napi_key = {KEY}\n")
+    settings.write_text(f"[default]\napi_key = {KEY}\n")
     assert choose("auto")[0] == "online"
+    monkeypatch.delenv("WANDB_BASE_URL")
+    settings.write_text("[default]\nbase_url = https://wandb.example.org\n")
+    assert choose("offline")[1] == "https://wandb.example.org"
+    netrc.write_text("machine\n")
+    settings.write_text("no section\n")
+    off("auto")
+    netrc.write_bytes(b"machine \xff\n")
+    assert off("auto").failed
 
 
 def test_an_invalid_key_is_reported_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,19 +84,6 @@ def test_an_invalid_key_is_reported_and_not_shown(monkeypatch: pytest.MonkeyPatc
     assert choice.failed
     assert "WANDB_API_KEY" in str(choice)
     assert "tooshort" not in str(choice)
-
-
-def test_damaged_files_hold_no_key(tmp_path: Path) -> None:
-    (tmp_path / "netrc").write_text("machine\n")
-    (tmp_path / "settings").write_text("no section\n")
-    off("auto")
-    (tmp_path / "netrc").write_bytes(b"machine \xff\n")
-    assert off("auto").failed
-
-
-def test_the_server_is_read_from_wandbs_settings(tmp_path: Path) -> None:
-    (tmp_path / "settings").write_text("[default]\nbase_url = https://wandb.example.org\n")
-    assert choose("offline")[1] == "https://wandb.example.org"
 
 
 def test_wandb_is_imported_by_nothing_that_a_worker_imports() -> None:

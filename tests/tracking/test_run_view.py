@@ -4,12 +4,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flbench.cli.sync import sweep_view
 from flbench.config import parse_experiment
 from flbench.store import Store
 from flbench.sweeps import load_sweep
-from flbench.tracking.run_view import failed_view, finished_view, name_of, running_view
-from tests.report.stores import claim, experiment, fail, finish
+from flbench.tracking.run_view import RunView, failed_view, finished_view, name_of, running_view
+from tests.report.stores import claim, experiment, finish
 
 
 def test_a_run_has_its_id_cell_kind_tags_and_experiment(store: Store) -> None:
@@ -31,18 +33,22 @@ def test_a_run_has_its_id_cell_kind_tags_and_experiment(store: Store) -> None:
     assert view.exit_code == 0
 
 
-def test_names_show_what_differs_from_the_defaults() -> None:
-    assert "momentum" not in name_of(experiment().to_json())
-    assert "momentum=0.9" in name_of(experiment(momentum=0.9).to_json())
-    assert "clients=20" in name_of(experiment(clients=20).to_json())
-    assert "centralized" in name_of(experiment(kind="centralized").to_json())
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({}, "fedavg none classes:1 lr=0.01 E=10 s0"),
+        ({"momentum": 0.9}, "fedavg none classes:1 lr=0.01 E=10 momentum=0.9 s0"),
+        ({"kind": "rank"}, "rank none s0"),
+        ({"kind": "deep", "lr": 0.1}, "deep none lr=0.1 s0"),
+    ],
+)
+def test_names_show_what_differs_from_the_defaults(fields: dict[str, Any], name: str) -> None:
+    assert name_of(parse_experiment(fields).to_json()) == name
 
 
 def test_studies_are_named_by_their_kind_and_normalization(store: Store) -> None:
     study = parse_experiment({"kind": "sharpness", "width": 50, "normalized": "bn-last", "seed": 2})
     assert name_of(study.to_json()) == "sharpness bn-last width=50 s2"
-    assert name_of(parse_experiment({"kind": "rank"}).to_json()) == "rank none s0"
-    assert name_of(parse_experiment({"kind": "deep", "lr": 0.1}).to_json()) == "deep none lr=0.1 s0"
     attempt = claim(store, study)
     attempt.record({"round": 0, "lambda_max": 7.5, "spectrum": [7.5, 1.0]})
     attempt.publish(status="done", rounds=0, seconds=1.0, fingerprint="gaussian", numerics={})
@@ -53,38 +59,33 @@ def test_studies_are_named_by_their_kind_and_normalization(store: Store) -> None
     assert found[0].config == {**study.to_json(), "cell_id": study.cell_id}
 
 
-def test_an_extended_run_has_another_digest_and_the_longest_result_counts(store: Store) -> None:
-    views = []
-    for rounds in (20, 40):
-        finish(store, experiment(rounds=rounds))
-        found = finished_view(store.run(experiment().run_id), ())
+def test_what_changes_the_digest(store: Store) -> None:
+    def view(*sweeps: str) -> RunView:
+        found = finished_view(store.run(experiment().run_id), sweeps)
         assert found is not None
-        views.append(found[0])
-    assert [view.config["rounds"] for view in views] == [20, 40]
-    assert views[0].digest != views[1].digest
+        return found[0]
 
-
-def test_another_sweep_with_the_same_run_changes_the_digest(store: Store) -> None:
-    finish(store, request := experiment())
-    run = store.run(request.run_id)
-    one, two = (finished_view(run, names) for names in (("a",), ("a", "b")))
-    again = finished_view(run, ("a",))
-    assert one and two and again
-    assert one[0].digest == again[0].digest != two[0].digest
+    finish(store, experiment())
+    before = view("a")
+    assert before.digest == view("a").digest != view("a", "b").digest
+    finish(store, experiment(rounds=40))
+    assert (before.config["rounds"], view("a").config["rounds"]) == (20, 40), "the longest result counts"
+    assert before.digest != view("a").digest
 
 
 def test_diverged_and_failed_runs_say_so(store: Store) -> None:
     finish(store, request := experiment(lr=10.0), status="diverged")
     found = finished_view(store.run(request.run_id), ())
     assert found is not None
-    assert (found[0].status, found[0].exit_code) == ("diverged", 0)
-    assert "diverged" in found[0].tags
-    fail(store, request := experiment(lr=1.0))
+    assert (found[0].status, found[0].exit_code, "diverged" in found[0].tags) == ("diverged", 0, True)
+    request = experiment(lr=1.0)
+    claim(store, request).end("oom", "FileNotFoundError: /home/somebody/data/digits.parquet")
     run = store.run(request.run_id)
     assert finished_view(run, ()) is None
     view = failed_view(run, (), run.state(request))
     assert view is not None
     assert (view.status, view.exit_code, view.summary["failure"]) == ("failed", 1, "oom")
+    assert view.summary["message"] == "FileNotFoundError: digits.parquet", "it names no directory"
 
 
 def test_a_run_without_its_experiment_has_no_view(store: Store) -> None:
@@ -115,15 +116,6 @@ def test_names_are_bounded_and_nothing_names_a_directory(store: Store) -> None:
     assert views[0].name == f"fedavg none classes:1 folder:my pets lr=0.01 E=10 s0 {views[0].run_id}"
     cut = views[2].name
     assert len(cut) == 128 and cut.startswith("fedavg none classes:1 folder:my pets mlp(") and " s0 " in cut, cut
-
-
-def test_the_message_of_a_failed_run_names_no_directory(store: Store) -> None:
-    attempt = claim(store, request := experiment())
-    attempt.end("failed", "FileNotFoundError: /home/somebody/data/digits.parquet")
-    run = store.run(request.run_id)
-    view = failed_view(run, (), run.state(request))
-    assert view is not None
-    assert view.summary["message"] == "FileNotFoundError: digits.parquet"
 
 
 def test_the_table_of_a_sweep_names_no_directory(store: Store, tmp_path: Path) -> None:
