@@ -63,7 +63,15 @@ def _store_of(ctx: typer.Context) -> Store | None:
 
 def shown_things() -> list[str]:
     """Return what ``flbench show`` shows."""
-    return [*(f"{registry.kind}s" for registry in REGISTRIES), "kinds", "sweeps", "partition", "run", "schema"]
+    return [
+        *(f"{registry.kind}s" for registry in REGISTRIES),
+        "figures",
+        "kinds",
+        "sweeps",
+        "partition",
+        "run",
+        "schema",
+    ]
 
 
 def shown_names(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -65,7 +65,7 @@ def store(here: Path) -> Store:
 
 def test_commands_and_choices() -> None:
     assert bash("sw") == ["sweep"]
-    assert bash("show", "n") == ["norms"]
+    assert (bash("show", "n"), bash("show", "f")) == (["norms"], ["figures"])
     assert bash("sweep", "--dr") == ["--dry-run"]
 
 
