@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,9 @@ import pytest
 from flbench.papers import rules
 from flbench.papers.declared import declared, judge
 from flbench.papers.evidence import Outcome, combined, direction, fit_exponent
-from flbench.papers.label_skew.claims_bounded_norms import verdict as norms_verdict
-from flbench.papers.label_skew.claims_one_class import outcome, shown
-from flbench.papers.label_skew.claims_rank_dose import verdict as dose_verdict
+from flbench.papers.label_skew.claims_by_seed import outcome, shown, verdict_on_doses
 from flbench.papers.label_skew.correlations import RankCorrelation
+from flbench.papers.label_skew.mechanisms import verdict_on_bounded_norms
 from flbench.report.correlation import Correlation, Mean
 from flbench.report.stats import Difference, corrected, paired
 
@@ -86,16 +86,15 @@ def test_the_gain_of_subtracted_means_is_not_found_where_there_is_none(gain: flo
 
 @pytest.mark.parametrize("networks", [5, 6, 10, 20])
 def test_shares_of_networks_are_rarely_judged_where_half_of_all_do_it(networks: int) -> None:
-    """Wide networks explode with probability 1/2: nine of ten do, or do not, in at most 1/2^5 of cases."""
-    draw, verdicts = np.random.default_rng(networks), Counter[str]()
-    frame = pd.DataFrame(
-        {"seed": range(networks), "normalized": "none", "width": 800, "factor": 2.0, "exploded": False}
-    )
-    for _ in range(TIMES // 2):
-        exploding = frame.assign(peaked=draw.random(networks) < 0.5)
-        verdicts[sharpness_verdict("losses of wide networks", descents=exploding)] += 1
-    limit = 1 / 32 + 4 * (1 / 32 / (TIMES // 2)) ** 0.5
-    assert max(verdicts["holds"], verdicts["does not hold"]) / (TIMES // 2) <= limit, verdicts
+    """Wide networks explode with probability 1/2: nine of ten do, or do not, in at most 1/2^5 of cases, exactly."""
+    frame = pd.DataFrame({"seed": range(networks), "normalized": "none", "width": 800, "factor": 2.0})
+    chances: defaultdict[str, float] = defaultdict(float)
+    for exploding in range(networks + 1):
+        descents = frame.assign(exploded=False, peaked=frame.seed < exploding)
+        verdict = sharpness_verdict("losses of wide networks", descents=descents)
+        chances[verdict] += math.comb(networks, exploding) / 2**networks
+    assert sum(chances.values()) == pytest.approx(1)
+    assert max(chances["holds"], chances["does not hold"]) <= 1 / 32, chances
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
@@ -125,7 +124,7 @@ def dose_verdicts(draw: np.random.Generator, effect: float, margin: float = 0.01
         ranks = {at: gap(5 + draw.standard_normal(10)) for at in range(6)}
         accs = {at: gap(effect + 0.005 * draw.standard_normal(10)) for at in range(6)}
         raised, tested = corrected(ranks), corrected(accs, margin)
-        found[dose_verdict([(raised[at], tested[at]) for at in ranks])] += 1
+        found[verdict_on_doses([(raised[at], tested[at]) for at in ranks])] += 1
     return found
 
 
@@ -147,5 +146,5 @@ def test_the_verdict_on_bounded_norms_needs_intervals() -> None:
         same_rate, best, inside = (
             RankCorrelation("", "", Correlation(70, 10, c, (c - 0.392, c + 0.392)), "methods") for c in centres
         )
-        found[norms_verdict(gain, gain, same_rate, best, [], inside)] += 1
+        found[verdict_on_bounded_norms(gain, gain, same_rate, best, [], inside)] += 1
     assert (found["holds"] + found["in part"]) / TIMES <= ONE_SIDE, found

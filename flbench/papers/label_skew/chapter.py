@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING, Any
 from flbench.literal import literal
 from flbench.metric_specs import METRICS
 from flbench.papers.evidence import number_entry
-from flbench.papers.label_skew import (
-    claims_bounded_norms,
-    claims_feature_rank,
-    claims_learning_rate,
-    claims_one_class,
-    claims_rank_dose,
-    claims_sharpening,
-)
+from flbench.papers.label_skew.claims_by_seed import one_class, rank_doses, sharpening
 from flbench.papers.label_skew.correlations import READING, Mechanism, RankCorrelation
 from flbench.papers.label_skew.frames import Births, at_best_rate, has_probes, probed, rows_of
+from flbench.papers.label_skew.mechanisms import bounded_norms, feature_rank, learning_rates
 from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
 from flbench.report.cells import distinct, tick_of
@@ -75,9 +69,9 @@ def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Syn
         best = at_best_rate(shown)
         metric = METRICS[cells.cell[0].metric] if len(cells) else None
         mechanisms = (
-            claims_learning_rate.judge(section.ranges, shared, shown),
-            claims_feature_rank.judge(shared, best),
-            claims_bounded_norms.judge(shared, best),
+            learning_rates(section.ranges, shared, shown),
+            feature_rank(shared, best),
+            bounded_norms(shared, best),
         )
         counted = (one for cell in everything for one in (cell, *cell.copies))
         runs = [run for cell in counted for run in cell.runs if run.state == "done"]
@@ -89,9 +83,9 @@ def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Syn
             tuned=tuned,
             mechanisms=mechanisms if is_accuracy else (),
             claims=(
-                *claims_one_class.claims(cells),
-                *claims_rank_dose.claims(shared, section.tables[0].margin),
-                *(claims_sharpening.claims(shared, collection) if is_accuracy else ()),
+                *one_class(cells),
+                *rank_doses(shared, section.tables[0].margin),
+                *(sharpening(shared, collection) if is_accuracy else ()),
             ),
             seen=sum(map(has_probes, runs)),
             finished=len(runs),

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from flbench.papers.label_skew.claims_sharpening import is_followed, ratios
+from flbench.papers.label_skew.claims_by_seed import is_followed, ratios
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Position
 from flbench.report.figures.drawing import Drawing, table_file_name, titles_of

@@ -26,16 +26,17 @@ from flbench.papers.label_skew.correlations import Mechanism, RankCorrelation
 from flbench.probes import Observation
 from flbench.probes.features import Features
 from flbench.report.blocks import Heading, Paragraph
+from flbench.report.board import Leaderboard
 from flbench.report.claims import Claim
 from flbench.report.correlation import Correlation
 from flbench.report.figures.drawing import save_as
 from flbench.report.runs import Collection
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
-from flbench.sweeps import load_sweep
 from tests.papers.label_skew.probed_sweeps import (
     METHODS,
     NORMS,
+    PARTITIONS,
     Measured,
     Records,
     board,
@@ -66,7 +67,7 @@ def test_the_direction_of_a_correlation(interval: tuple[float, float] | None, wa
     assert RankCorrelation("", "", Correlation(30, 10, 0.2, interval), "rows").direction == way
 
 
-# (a) learning rates
+# The claims about mechanisms, on sweeps whose measurements are a function of the experiment.
 
 
 RATES = tuple(10.0 ** (k / 2) for k in range(-6, 2))  # 0.001 to 3.16
@@ -79,96 +80,39 @@ def stable(request: Any, factor: float = 1.0) -> Measured:
     return Measured(0.9 if works else 0.3, sharp=2.2 / request.lr, initial_sharp=2 / rate)
 
 
-def test_the_range_follows_the_sharpness() -> None:
-    found = mechanism("rates", stable, rates=RATES, methods=METHODS[:2])
-    assert found.claim.verdict == "holds"
-    assert found.claim.evidence.startswith("Highest learning rate that works")
-    assert "rho 1.00 (1.00 to 1.00; n = 28 in 7 norms x 2 methods)" in found.claim.evidence
-    assert "That rate is 1 (1 to 1) times 2 / lambda_max" in found.claim.evidence
-    assert "lr x lambda_max / 2 is 1.1 (1.1 to 1.1), below 1 in 0 of 28 cells" in found.claim.evidence
-    assert [one.where for one in found.correlations] == 2 * ["iid", "classes:1", "everywhere"]
+def against_stability(request: Any) -> Measured:
+    return stable(request, factor=10.0 ** (3 - NORMS.index(request.norm.name)))
 
 
-def test_a_range_that_falls_with_the_sharpness_rate_refutes_the_claim() -> None:
-    def measure(request: Any) -> Measured:
-        return stable(request, factor=10.0 ** (3 - NORMS.index(request.norm.name)))
-
-    found = mechanism("rates", measure, rates=RATES, methods=METHODS[:2])
-    assert found.claim.verdict == "does not hold" and "rho -1.00" in found.claim.evidence
+def but_bn(request: Any) -> Measured:
+    """A row that never learns is left out."""
+    return Measured(0.1, initial_sharp=1) if request.norm.name == "bn" else stable(request)
 
 
-def test_three_norms_are_too_few_for_the_range() -> None:
-    found = mechanism("rates", stable, rates=RATES, norms=NORMS[:3])
-    assert found.claim.verdict == "inconclusive"
-    assert "rho 1.00 (no interval: n = 42 in only 3 norms x 7 methods)" in found.claim.evidence
+def by_rank(request: Any) -> Measured:
+    rank = 1 + NORMS.index(request.norm.name) + request.lr + wiggle(request)
+    return Measured(0.9 + rank / 200, rank=rank)
 
 
-def test_rows_that_never_learn_or_are_not_finished_are_left_out_and_counted() -> None:
-    def measure(request: Any) -> Measured | None:
-        return Measured(0.1, initial_sharp=1) if request.norm.name == "bn" else stable(request)
-
-    found = mechanism("rates", measure, rates=RATES, methods=METHODS[:2])
-    assert "Left out: 4 rows whose best rate is not 2 times better than guessing." in found.claim.evidence
-    assert found.correlations[-1].correlation.n == 24
+def by_rank_between_norms(request: Any) -> Measured:
+    own, norm = math.log10(request.lr) / 10 + wiggle(request), NORMS.index(request.norm.name)
+    return Measured((1 + norm - own) / 20, rank=1 + norm + own)
 
 
-# (b) rank
-
-
-def test_accuracy_follows_the_rank() -> None:
-    def measure(request: Any) -> Measured:
-        rank = 1 + NORMS.index(request.norm.name) + request.lr + wiggle(request)
-        return Measured(0.9 + rank / 200, rank=rank)
-
-    found = mechanism("rank", measure)
-    assert found.claim.verdict == "holds" and found.claim.evidence.startswith(
-        "Over all cells of a column it rises with the rank, rho 1.00"
-    )
-    assert "among cells above 90 % accuracy it rises with the rank" in found.claim.evidence
-    assert "within one norm it rises with the rank" in found.claim.evidence
-
-
-def test_between_norms_alone_it_follows_in_part() -> None:
-    def measure(request: Any) -> Measured:
-        own = math.log10(request.lr) / 10 + wiggle(request)
-        return Measured((1 + NORMS.index(request.norm.name) - own) / 20, rank=1 + NORMS.index(request.norm.name) + own)
-
-    found = mechanism("rank", measure)
-    assert found.claim.verdict == "in part"
-    assert "at the best learning rates within one norm it falls with the rank, rho -1.00" in found.claim.evidence
-
-
-def test_more_rank_can_go_with_less_accuracy() -> None:
-    found = mechanism(
-        "rank", lambda request: Measured(0.9 - request.lr / 2 - wiggle(request), rank=1 + request.lr + wiggle(request))
-    )
-    assert found.claim.verdict == "does not hold" and found.claim.evidence.startswith(
-        "Over all cells of a column it falls with the rank"
-    )
-
-
-def test_few_cells_are_inconclusive() -> None:
-    found = mechanism(
-        "rank",
-        lambda request: Measured(0.5 + request.lr / 4, rank=1 + request.lr),
-        methods=["fedavg"],
-        norms=["none"],
-        partitions=["iid"],
-    )
-    assert found.claim.verdict == "inconclusive"
-    assert "rho 1.00 (no interval: n = 3 in only 1 norms)" in found.claim.evidence
-
-
-# (c) bounded norms
+def against_rank(request: Any) -> Measured:
+    return Measured(0.9 - request.lr / 2 - wiggle(request), rank=1 + request.lr + wiggle(request))
 
 
 def growth_of(request: Any) -> float:
     """Without normalization: from 1.2 to some hundreds, over methods and learning rates."""
-    return (
-        1.0
-        if request.norm.name != "none"
-        else 1.2 * (1 + 10 * request.lr) ** (0.3 * METHODS.index(request.method.name) + 0.1)
-    )
+    if request.norm.name != "none":
+        return 1.0
+    return float(1.2 * (1 + 10 * request.lr) ** (0.3 * METHODS.index(request.method.name) + 0.1))
+
+
+def loss_of(request: Any) -> float:
+    growth = growth_of(request)
+    return 0.1 * max(0.0, math.log10(growth / 2)) + (1e-5 * growth if request.norm.name == "none" else 0)
 
 
 def grows(acc: Any) -> Any:
@@ -176,14 +120,87 @@ def grows(acc: Any) -> Any:
     return lambda request: Measured(acc(request), norm=growth_of(request))
 
 
-def loss_of(request: Any) -> float:
-    return 0.1 * max(0.0, math.log10(growth_of(request) / 2)) + (
-        1e-5 * growth_of(request) if request.norm.name == "none" else 0
-    )
+def is_fn(request: Any) -> bool:
+    return bool(request.norm.name == "fn")
+
+
+def losing_by_growth(request: Any) -> float:
+    return 0.7 + 0.05 * math.log10(request.lr) - loss_of(request)
+
+
+def gaining_without_growth(request: Any) -> float:
+    return 0.8 - loss_of(request) + 0.1 * is_fn(request) + wiggle(request)
+
+
+def losing_where_skewed(request: Any) -> float:
+    is_skewed = request.partition.name == "classes"
+    lost = loss_of(request) if is_skewed else 0.02 * (request.norm.name == "none")
+    return 0.7 + 0.05 * math.log10(request.lr) - lost
+
+
+def open_at_best_rates(request: Any) -> float:
+    """At equal rates the gain falls with the growth; at each row's best rate it goes up and down over the methods."""
+    if is_fn(request):
+        return 0.9
+    if request.lr == 1:
+        return 0.8 + 0.01 * (METHODS.index(request.method.name) * 3 % len(METHODS))
+    return 0.5 + growth_of(request) / 1e4
+
+
+TWO_METHODS: dict[str, Any] = {"rates": RATES, "methods": METHODS[:2]}
+THREE_NORMS: dict[str, Any] = {"norms": NORMS[:3]}
+
+
+@pytest.mark.parametrize(
+    ("name", "measure", "axes", "verdict", "said"),
+    [
+        ("rates", stable, TWO_METHODS, "holds", [
+            "Highest learning rate that works",
+            "rho 1.00 (1.00 to 1.00; n = 14 in 7 norms x 2 methods)",
+            "That rate is 1 (1 to 1) times 2 / lambda_max",
+            "lr x lambda_max / 2 is 1.1 (1.1 to 1.1), below 1 in 0 of 14 cells",
+        ]),
+        ("rates", against_stability, TWO_METHODS, "does not hold", ["rho -1.00"]),
+        ("rates", stable, {"rates": RATES, "norms": NORMS[:3]}, "inconclusive", [
+            "rho 1.00 (no interval: n = 21 in only 3 norms x 7 methods)",
+        ]),
+        ("rates", but_bn, TWO_METHODS, "holds", [
+            "n = 12 in 6 norms", "Left out: 2 rows whose best rate is not 2 times better than guessing.",
+        ]),
+        ("rank", by_rank, {}, "holds", [
+            "Over all cells of a column it rises with the rank, rho 1.00",
+            "among cells above 90 % accuracy it rises with the rank",
+            "within one norm it rises with the rank",
+        ]),
+        ("rank", by_rank_between_norms, {}, "in part", [
+            "at the best learning rates within one norm it falls with the rank, rho -1.00",
+        ]),
+        ("rank", against_rank, {}, "does not hold", ["Over all cells of a column it falls with the rank"]),
+        ("rank", by_rank, {"methods": ["fedavg"], "norms": ["none"]}, "inconclusive", [
+            "rho 1.00 (no interval: n = 3 in only 1 norms)",
+        ]),
+        ("norms", grows(gaining_without_growth), THREE_NORMS, "in part", [
+            "Where none's norms grow less than twofold the gain is +10.0 points",
+        ]),
+        ("norms", grows(lambda request: 0.9 if is_fn(request) else 0.5 + growth_of(request) / 1e4), THREE_NORMS,
+         "does not hold", []),
+        ("norms", grows(open_at_best_rates), THREE_NORMS, "inconclusive", []),
+        ("norms", grows(losing_where_skewed), {**THREE_NORMS, "partitions": PARTITIONS}, "in part", [
+            "(by partition, iid: open, classes:1: rises with it)",
+        ]),
+        ("norms", lambda request: None if request.norm.name == "none" else Measured(0.9), THREE_NORMS, "not run", []),
+    ],
+)  # fmt: skip
+def test_the_verdict_on_a_mechanism(
+    name: str, measure: Any, axes: dict[str, Any], verdict: str, said: list[str]
+) -> None:
+    found = mechanism(name, measure, **axes).claim
+    assert found.verdict == verdict, found.evidence
+    assert [text for text in said if text not in found.evidence] == []
 
 
 def test_bounded_norms_explain_a_gain_that_grows_with_the_norms() -> None:
-    found = mechanism("norms", grows(lambda request: 0.7 + 0.05 * math.log10(request.lr) - loss_of(request)))
+    found = mechanism("norms", grows(losing_by_growth), **THREE_NORMS)
     assert found.claim.verdict == "holds", found.claim.evidence
     growth, norms = found.means
     assert [line.names[0] for line in growth.lines] == ["below 2", "2 to 10", "10 and more"]
@@ -192,59 +209,17 @@ def test_bounded_norms_explain_a_gain_that_grows_with_the_norms() -> None:
     assert norms.lines[0].names[0] == "none" and ("fn", "1 (1 to 1)") in [line.names for line in norms.lines]
 
 
-def test_a_gain_without_growth_is_explained_in_part() -> None:
-    found = mechanism(
-        "norms", grows(lambda request: 0.8 - loss_of(request) + 0.1 * (request.norm.name == "fn") + wiggle(request))
-    )
-    assert found.claim.verdict == "in part", found.claim.evidence
-    assert "Where none's norms grow less than twofold the gain is +10.0 points" in found.claim.evidence
-
-
-def test_a_gain_that_has_nothing_to_do_with_growth() -> None:
-    found = mechanism("norms", grows(lambda request: 0.5 + 0.1 * (request.norm.name == "fn") / growth_of(request)))
-    assert found.claim.verdict in ("does not hold", "inconclusive")
-    shrinking = grows(lambda request: 0.9 if request.norm.name == "fn" else 0.5 + growth_of(request) / 1e4)
-    assert mechanism("norms", shrinking).claim.verdict == "does not hold"
-
-
-def test_a_gain_whose_direction_is_open_at_the_best_learning_rates_is_not_decided() -> None:
-    """At equal rates it falls with the growth; at each row's best rate it goes up and down over the methods."""
-
-    def acc(request: Any) -> float:
-        if request.norm.name == "fn":
-            return 0.9
-        if request.lr == 1:
-            return 0.8 + 0.01 * (METHODS.index(request.method.name) * 3 % len(METHODS))
-        return 0.5 + growth_of(request) / 1e4
-
-    found = mechanism("norms", grows(acc))
-    assert found.claim.verdict == "inconclusive", found.claim.evidence
-
-
-def test_growth_can_explain_one_partition() -> None:
-    def acc(request: Any) -> float:
-        skewed = request.partition.name == "classes"
-        return (
-            0.7 + 0.05 * math.log10(request.lr) - (loss_of(request) if skewed else 0.02 * (request.norm.name == "none"))
-        )
-
-    found = mechanism("norms", grows(acc), methods=METHODS)
-    assert found.claim.verdict == "in part"
-    assert "(by partition, iid: open, classes:1: rises with it)" in found.claim.evidence
-
-
 def test_the_evidence_names_features_that_are_longer_from_the_start() -> None:
     def measure(request: Any) -> Measured:
         return Measured(0.5 + wiggle(request), norm=8, initial_norm=0.5 if request.norm.name == "none" else 8)
 
-    found = mechanism("norms", measure)
-    assert "fn's features are 16.0 times as long as none's" in found.claim.evidence
+    assert "fn's features are 16.0 times as long as none's" in mechanism("norms", measure, **THREE_NORMS).claim.evidence
 
 
 def test_rows_with_several_rates_have_no_best_one_where_nothing_is_tuned() -> None:
     """Each rate is then a column: cells with different rates are no pairs."""
-    measure = grows(lambda request: 0.5 + request.lr / 4 + 0.1 * (request.norm.name == "fn"))
-    (found,) = syntheses_of(board(probed_runs(measure), tune=()))
+    measure = grows(lambda request: 0.5 + request.lr / 4 + 0.1 * is_fn(request))
+    (found,) = syntheses_of(board(probed_runs(measure, **THREE_NORMS), tune=()))
     _, rank, norms = (one.claim.evidence for one in found.mechanisms)
     assert rank.endswith(
         "at the best learning rates within one norm the direction is open, rho is not defined (n = 0)."
@@ -253,22 +228,23 @@ def test_rows_with_several_rates_have_no_best_one_where_nothing_is_tuned() -> No
     assert "No cells of fn and none are at their best learning rates." in norms
 
 
-def test_cells_that_diverged_have_no_gain() -> None:
-    found = mechanism("norms", lambda request: None if request.norm.name == "none" else Measured(0.9))
-    assert found.claim.verdict == "not run"
+def test_correlations_by_partition_stand_before_that_of_all() -> None:
+    found = mechanism("rates", stable, partitions=PARTITIONS, **TWO_METHODS)
+    assert [one.where for one in found.correlations] == 2 * ["iid", "classes:1", "everywhere"]
 
 
 # what is read, and what is said
 
 
 def test_records_of_round_0_are_read_once() -> None:
-    collection = probed_runs(lambda request: Measured(0.5 + wiggle(request), norm=2))
+    axes: dict[str, Any] = {"methods": METHODS[:4], "norms": NORMS[:3], "partitions": PARTITIONS, "seeds": (0, 1)}
+    collection = probed_runs(lambda request: Measured(0.5 + wiggle(request), norm=2), **axes)
     sections, source = board(collection).sections, cast(Any, collection.source)
     before = source.reads
     (found,) = synthesize(sections, collection)
-    assert len(collection.runs) == 7 * 7 * 2 * 3 * 2
-    assert source.reads - before == 7 * 2 * 2, "norms, partitions and seeds"
-    assert len(found.cells) == 294 and len(found.tuned) == 98
+    assert len(collection.runs) == 4 * 3 * 2 * 3 * 2
+    assert source.reads - before == 3 * 2 * 2, "norms, partitions and seeds"
+    assert len(found.cells) == 72 and len(found.tuned) == 24
     cells = found.cells
     assert (cells.growth == 2).all() and (cells.first_lambda == 1).all() and (cells.first_local_lambda == 2).all()
 
@@ -319,36 +295,36 @@ def golden_measure(request: Any) -> Measured:
     )
 
 
-def test_golden_section() -> None:
-    text = markdown_of(board(probed_runs(golden_measure, norms=NORMS[:3])))
+@pytest.fixture(scope="module")
+def golden() -> Leaderboard:
+    return board(probed_runs(golden_measure, norms=NORMS[:3], partitions=PARTITIONS, seeds=(0, 1)))
+
+
+def test_golden_section(golden: Leaderboard) -> None:
+    text = markdown_of(golden)
     text = text[text.index("## Why") : text.index("## How to read this")]
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text, encoding="utf-8")
     assert text == GOLDEN.read_text(encoding="utf-8"), "a wanted change is accepted by UPDATE_GOLDEN=1"
 
 
-def test_json_terminal_and_page_agree() -> None:
-    found = board(probed_runs(golden_measure, norms=NORMS[:3]))
-    plain = json.loads(json.dumps(to_json(found), allow_nan=False))["why"][0]
+def test_json_terminal_and_page_agree(golden: Leaderboard) -> None:
+    plain = json.loads(json.dumps(to_json(golden), allow_nan=False))["why"][0]
     assert [one["verdict"] for one in plain["answers"]] == ["inconclusive", "inconclusive", "in part"]
     assert plain["answers"][1]["findings"][0]["n"] == 63
     assert len(plain["cells"]) == 126 and plain["cells"][0]["lambda_start"] == pytest.approx(1.0)
-    page = html_of(found)
+    page, text = html_of(golden), markdown_of(golden)
     for answer in plain["answers"]:
-        assert (
-            answer["text"] in markdown_of(found)
-            and f"<strong>{answer['question']}: {answer['verdict']}.</strong>" in page
-        )
-    lines = [str(part) for part in to_terminal(found, 100)]
+        assert answer["text"] in text and f"<strong>{answer['question']}: {answer['verdict']}.</strong>" in page
+    lines = [str(part) for part in to_terminal(golden, 100)]
     assert any(line.startswith("Accuracy follows the rank of the features: inconclusive.") for line in lines)
 
 
 # figures
 
 
-def test_the_figure_has_a_row_for_each_partition_and_a_panel_for_each_quantity() -> None:
-    collection = probed_runs(golden_measure, norms=NORMS[:3])
-    (drawing,) = draw(board(collection), "why")
+def test_the_figure_has_a_row_for_each_partition_and_a_panel_for_each_quantity(golden: Leaderboard) -> None:
+    (drawing,) = draw(golden, "why")
     axes: Any = drawing.figure.axes
     assert [panel.get_xlabel() for panel in axes[3:]] == [
         "effective rank of the features",
@@ -359,10 +335,12 @@ def test_the_figure_has_a_row_for_each_partition_and_a_panel_for_each_quantity()
     assert [len(marks.get_offsets()) for marks in axes[0].collections] == [21, 21, 21]
 
 
-def test_many_marks_are_a_picture_in_each_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_marks_are_a_picture_in_each_panel(
+    golden: Leaderboard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Above the limit the marks are a picture with a palette, axes and labels stay vectors."""
     monkeypatch.setattr(figures, "_MOST_VECTORS", 10)
-    (drawing,) = draw(board(probed_runs(golden_measure, norms=NORMS[:3])), "why")
+    (drawing,) = draw(golden, "why")
     save_as(drawing, tmp_path / "why.svg")
     pictures = re.findall(r';base64,([^"]+)"', (tmp_path / "why.svg").read_text())
     assert len(pictures) == 2 * 3
@@ -370,7 +348,7 @@ def test_many_marks_are_a_picture_in_each_panel(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_matrix_of_class_accuracies() -> None:
-    collection = probed_runs(golden_measure, methods=["fedavg"], norms=NORMS[:2], partitions=["classes:1"])
+    collection = probed_runs(golden_measure, methods=["fedavg"], norms=NORMS[:2])
     (drawing,) = draw(board(collection), "overfit")
     axes: Any = [panel for panel in drawing.figure.axes if panel.images]
     assert [panel.get_title() for panel in axes] == [
@@ -443,16 +421,6 @@ def test_claims_that_the_runs_contradict() -> None:
         fn=lambda seed: Measured(0.1, norm=2, share=0.995 + 0.001 * seed, overfit=(0.8, 0.1)),
     )
     assert [one.verdict for one in found] == ["does not hold"] * 4
-
-
-def test_the_sweep_of_the_claims() -> None:
-    sweep = load_sweep(str(Path(__file__).parents[3] / "sweeps" / "feature_collapse.yaml"))
-    requests = cast(list[Any], sweep.experiments)
-    assert len(requests) == 18 and {request.partition.label() for request in requests} == {"classes:1"}
-    assert {(request.method.name, request.norm.name) for request in requests} == {
-        (method, norm) for method in ("local-only", "fedavg") for norm in ("none", "fn", "ln")
-    }
-    assert [probe.name for probe in requests[0].probes] == ["features", "overfit"]
 
 
 @pytest.mark.parametrize("norm", ["none", "fn"])

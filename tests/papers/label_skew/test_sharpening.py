@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flbench.papers.label_skew.claims_sharpening import NEAR, TEXT, paths
+from flbench.papers.label_skew.claims_by_seed import NEAR, SHARPENING, paths
 from flbench.report.claims import Claim
 from flbench.report.runs import Collection, Run
 from tests.papers.label_skew.probed_sweeps import Records, board, syntheses_of
@@ -50,7 +50,7 @@ def runs(ratio: Ratio, acc: Callable[[Any], float] = lambda request: 0.9, every:
 
 def claim(*given: Any) -> Claim:
     (found,) = syntheses_of(board(runs(*given)))
-    return next(one for one in found.claims if one.text == TEXT)
+    return next(one for one in found.claims if one.text == SHARPENING[0])
 
 
 def to_one(request: Any, at: int) -> float:
@@ -97,7 +97,7 @@ def test_the_evidence_counts_cells_by_column_and_norm() -> None:
 
 def test_two_measurements_are_no_path() -> None:
     (found,) = syntheses_of(board(runs(to_one, lambda request: 0.9, 100)))
-    assert TEXT not in [one.text for one in found.claims]
+    assert SHARPENING[0] not in [one.text for one in found.claims]
     assert draw(board(runs(to_one, lambda request: 0.9, 100)), "sharpening") == []
 
 
@@ -122,9 +122,9 @@ def test_sets_of_cells_are_rarely_wrong(end: float) -> None:
     wrong_end = wrong_move = 0
     for _ in range(sets):
         values = draws.normal(end, 0.2, (20, 2, 5))
-        found = paths({at: (dict(enumerate(start)), dict(enumerate(last))) for at, (start, last) in enumerate(values)})
-        wrong_end += any(one.is_at_one for one in found.values())
-        wrong_move += any(one.moved.verdict != "open" for one in found.values())
+        found = paths([(dict(enumerate(start)), dict(enumerate(last))) for start, last in values])
+        wrong_end += found.at_one.any()
+        wrong_move += (found.nearer | found.farther).any()
     error = 2 * math.sqrt(0.05 * 0.95 / sets)
     assert wrong_end / sets < 0.05 + error
     assert wrong_move / sets < 0.05 + error
@@ -134,6 +134,5 @@ def test_cells_at_one_are_found() -> None:
     """With five runs of sd 0.2 around 1 nine of ten cells among twenty are shown to be at 1."""
     draws = np.random.default_rng(1)
     values = draws.normal(0, 0.2, (20, 5))
-    found = paths({at: (dict.fromkeys(range(5), -4.0), dict(enumerate(last))) for at, last in enumerate(values)})
-    assert sum(one.is_at_one for one in found.values()) >= 17
-    assert all(one.moved.verdict == "less" for one in found.values())
+    found = paths([(dict.fromkeys(range(5), -4.0), dict(enumerate(last))) for last in values])
+    assert found.at_one.sum() >= 17 and found.nearer.all()
