@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from flbench.report.blocks import Entry
-from flbench.report.claims import Claim, Verdict
+from flbench.report.claims import Verdict
 from flbench.report.stats import LEVEL, Difference, summarize, welch_half_width
 
 if TYPE_CHECKING:
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 Outcome = Verdict | bool | None
 
 _VERDICTS: Mapping[bool | None, Verdict] = {True: "holds", False: "does not hold", None: "inconclusive"}
-
-#: An outcome, and the numbers behind it.
-Finding = tuple[Outcome, str]
-
-
-def claim(text: str, source: str, findings: Iterable[Finding], separator: str = "; ") -> Claim:
-    """Return a claim with the verdict over all settings and their evidence, joined by ``separator``."""
-    known = list(findings)
-    evidence = separator.join(evidence for _, evidence in known)
-    return Claim(text, source, combined(outcome for outcome, _ in known), evidence)
 
 
 def combined(outcomes: Iterable[Outcome]) -> Verdict:

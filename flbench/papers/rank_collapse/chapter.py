@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from flbench.literal import literal
 from flbench.messages import format_scalar
 from flbench.papers.declared import declared, judge
-from flbench.papers.evidence import by, claim, exponent_text, fit_exponent, mean_text, percent_text, two_decimals
-from flbench.papers.rank_collapse import PAPER, claims_depth, claims_pretraining
+from flbench.papers.evidence import by, combined, exponent_text, fit_exponent, mean_text, percent_text, two_decimals
+from flbench.papers.rank_collapse.claims_deep import CLAIMS
 from flbench.papers.rank_collapse.networks import DEEP_ENOUGH, FEWEST_WIDTHS, NET, draws, layers, soft_ranks
 from flbench.papers.rank_collapse.training import Arm, Setting, settings_of
 from flbench.report.blocks import Block, Entry, Grid, Paragraph, words
-from flbench.report.claims import Chapter
+from flbench.report.claims import Chapter, Claim
 from flbench.report.runs import Collection, Run
 
 if TYPE_CHECKING:
@@ -82,12 +82,15 @@ def _width_table(fitted: pd.DataFrame) -> Grid:
 def deep_chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
     """Return the verdicts on trained networks, and the measurements."""
     settings = settings_of(runs, collection)
-    claims = tuple(
-        claim(text, f"{PAPER}, {source}", [finding for setting in settings for finding in judge(setting)])
-        for text, source, judge in (*claims_depth.CLAIMS, *claims_pretraining.CLAIMS)
-    )
+    claims = []
+    for text, source, findings in CLAIMS:
+        outcomes, evidence = [], []
+        for outcome, said in (finding for setting in settings for finding in findings(setting)):
+            outcomes.append(outcome)
+            evidence.append(said)
+        claims.append(Claim(text, f"Daneshmand et al. 2020, {source}", combined(outcomes), "; ".join(evidence)))
     blocks = tuple(block for setting in settings for block in _setting_table(setting))
-    return Chapter("deep", "Deep networks", _DEEP, claims, blocks, tuple(runs), _SOURCE)
+    return Chapter("deep", "Deep networks", _DEEP, tuple(claims), blocks, tuple(runs), _SOURCE)
 
 
 def _setting_table(setting: Setting) -> Iterator[Block]:

@@ -95,6 +95,12 @@ class Arm:
         return ", ".join(parts)
 
     @property
+    def way_of_pretraining(self) -> tuple[str, str, float, bool, str]:
+        """What arms that differ by their steps on the rank alone have in common."""
+        one = self.experiment
+        return one.pretrain_variant, one.pretrain_optimizer, one.pretrain_lr, one.rescale, one.init
+
+    @property
     def is_pretrained(self) -> bool:
         """Whether its ranks were raised before training."""
         return self.experiment.pretrain_steps > 0
@@ -168,6 +174,11 @@ class Arm:
         if (self.experiment.samples is None and self.epochs >= PAPER_EPOCHS) or not (before and self.final):
             return False
         return fmean(self.final.values()) - fmean(before.values()) > RISE
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether some run has records."""
+        return any(trial.records for trial in self.trials)
 
     @property
     def unfinished(self) -> int:

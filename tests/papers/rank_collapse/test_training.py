@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -257,15 +258,24 @@ def test_claims_about_training_are_not_run_without_training(store: Memory) -> No
     assert set(verdicts(store).values()) == {"not run"}
 
 
-def test_figures_over_depth_over_layers_and_over_shifts() -> None:
-    stores = {"depth": over_depth(), "pretraining": raised(), "shift": Memory()}
+def over_shifts() -> Memory:
+    store = Memory()
     for shift in (0.0, 0.5):
-        add(stores["shift"], 0.9 - shift, 12.0 - 20 * shift, shift=shift, **BN)
-    for what, store in stores.items():
-        (drawing,) = store.drawings("deep")
-        assert drawing.name == f"deep-{what}-digits-all-samples-width-128-75-epochs"
-        assert drawing.place == ("study", "deep")
-        assert "at the best of the learning rates" in drawing.caption
-        assert all(panel.lines for panel in drawing.figure.axes)
-    (drawing,) = stores["pretraining"].drawings("deep")
-    assert "Diverged at every rate: 25 steps on the rank." in drawing.caption
+        add(store, 0.9 - shift, 12.0 - 20 * shift, shift=shift, **BN)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("what", "store", "said"),
+    [
+        ("depth", over_depth, ""),
+        pytest.param("pretraining", raised, "Diverged at every rate: 25 steps on the rank.", marks=pytest.mark.slow),
+        pytest.param("shift", over_shifts, "", marks=pytest.mark.slow),
+    ],
+)
+def test_figures_over_depth_over_layers_and_over_shifts(what: str, store: Callable[[], Memory], said: str) -> None:
+    (drawing,) = store().drawings("deep")
+    assert drawing.name == f"deep-{what}-digits-all-samples-width-128-75-epochs"
+    assert drawing.place == ("study", "deep")
+    assert "at the best of the learning rates" in drawing.caption and said in drawing.caption
+    assert all(panel.lines for panel in drawing.figure.axes)
