@@ -9,8 +9,7 @@ from flbench.papers.label_skew import figures, figures_one_class, figures_sharpe
 from flbench.papers.label_skew.chapter import synthesize
 from flbench.papers.label_skew.claims_published import compare
 from flbench.papers.label_skew.supplement import LabelSkewSupplement
-from flbench.papers.niid_bench import claims as niid_bench_claims
-from flbench.papers.niid_bench.supplement import NiidBenchSupplement
+from flbench.papers.niid_bench import claims as niid_bench
 from flbench.papers.published_numbers import WIDEST
 from flbench.papers.rank_collapse.chapter import deep_chapter, rank_chapter
 from flbench.papers.rank_collapse.figures import deep, rank
@@ -44,7 +43,7 @@ RANK_COLLAPSE = Paper(
 )
 
 #: Li et al. 2022.
-NIID_BENCH = Paper(supplement=lambda _, collection: NiidBenchSupplement(niid_bench_claims.compare(collection)))
+NIID_BENCH = Paper(supplement=lambda _, collection: niid_bench.NiidBenchSupplement(niid_bench.compare(collection)))
 
 
 def papers(*, published: bool = False, tolerance: float = WIDEST, why: bool = False) -> tuple[Paper, ...]:

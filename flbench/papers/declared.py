@@ -8,7 +8,7 @@ Each claim has
 - ``enough``: what a setting needs to be judged (``rules.enough``);
 - ``rules``: functions of ``rules.py`` by name, with their parameters. All must hold in a setting; with
   ``combine: in part`` it holds in part where some do;
-- ``numbers``: statistics of ``numbers.py`` by name;
+- ``numbers``: statistics of ``rules.py`` by name;
 - ``says``: the sentence about a setting, with columns of ``each``, and numbers of rules and statistics, in braces;
 - ``beside``: the same for settings that the claim is not about, which are shown beside it;
 - ``instead``: the same for settings that are judged where there are no others.
@@ -19,14 +19,14 @@ The verdict on a claim is that over its settings (``evidence.combined``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from flbench.papers.evidence import Outcome, combined
-from flbench.papers.numbers import statistic
-from flbench.papers.rules import RULES, enough, worst
+from flbench.papers.rules import RULES, enough, statistic, worst
 from flbench.report.claims import Claim
 
 if TYPE_CHECKING:
@@ -59,12 +59,13 @@ class Declared(Settings):
     instead: Settings | None = None
 
 
-def declared(package: str) -> list[Declared]:
+@cache
+def declared(package: str) -> tuple[Declared, ...]:
     """Return the claims that a paper's package declares."""
     from ruamel.yaml import YAML
 
     text = (files(package) / "claims.yaml").read_text(encoding="utf-8")
-    return [Declared(**one) for one in YAML(typ="safe", pure=True).load(text)["claims"]]
+    return tuple(Declared(**one) for one in YAML(typ="safe", pure=True).load(text)["claims"])
 
 
 def judge(

@@ -1,26 +1,38 @@
-"""NIID-Bench's published numbers as claims: whether ours agree, given the spread of three seeds on both sides."""
+"""NIID-Bench's published numbers beside ours: whether they agree, given the spread of three seeds on both sides."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flbench.config import Training
 from flbench.metric_specs import value_of
-from flbench.papers.niid_bench.published import MUS, Configuration, PublishedRow, configuration_of, published_rows
+from flbench.papers.niid_bench.published import (
+    FREE,
+    MUS,
+    SETTINGS,
+    Configuration,
+    PublishedRow,
+    configuration_of,
+    published_rows,
+)
 from flbench.papers.published_numbers import (
+    HEADS,
     WIDEST,
     Comparison,
     Judgement,
     judgements,
     other_content,
+    tally,
     without_comparison,
 )
+from flbench.report.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
 from flbench.report.cells import Cell, cells_of, rows_of
 from flbench.report.runs import Collection, Run
 from flbench.report.stats import FEWEST, welch_half_width
+from flbench.report.supplement import Place, Supplement
 
 #: What is compared.
 METRIC = "acc_global"
@@ -29,32 +41,19 @@ METRIC = "acc_global"
 SCAFFOLD = "flower"
 
 
-@dataclass(frozen=True)
-class Published:
-    """The comparison with all published numbers of the data sets among some runs."""
-
-    comparisons: tuple[Comparison[PublishedRow], ...]  # one a published number and cell of ours
-
-    @property
-    def judgements(self) -> Sequence[Judgement]:
-        """A judgement for each published number, by the most decisive of our cells."""
-        return judgements(self.comparisons)
-
-
-def compare(collection: Collection) -> Published | None:
-    """Compare the runs at NIID-Bench's settings with its numbers of the same data sets; None where there are none."""
+def compare(collection: Collection) -> tuple[Comparison[PublishedRow], ...]:
+    """Compare the runs at NIID-Bench's settings with its numbers of the same data sets, each with our cells of it."""
     found: dict[Configuration, list[Run]] = {}
     for run in collection.runs:
         if isinstance(run.experiment, Training) and (configuration := configuration_of(run.experiment)):
             found.setdefault(configuration, []).append(at_best_round(run, collection))
     datasets = {configuration.dataset for configuration in found}
-    comparisons = [
+    return tuple(
         Comparison(row, cell, judge(row, cell, why))
         for row in published_rows()
         if row.configuration.dataset in datasets
         for cell, why in _cells(row.configuration, found.get(row.configuration, ()))
-    ]
-    return Published(tuple(comparisons)) if comparisons else None
+    )
 
 
 def at_best_round(run: Run, collection: Collection) -> Run:
@@ -139,3 +138,79 @@ def _skipped(cell: Cell) -> str:
     if all(len(rounds) == max(rounds, default=0) for rounds in evaluated):
         return ""
     return f"the best of {min(map(len, evaluated))} evaluated rounds"
+
+
+@dataclass(frozen=True)
+class NiidBenchSupplement(Supplement):
+    """The comparison with NIID-Bench's numbers."""
+
+    comparisons: tuple[Comparison[PublishedRow], ...]  # none where no run has NIID-Bench's settings
+
+    @property
+    def judgements(self) -> Sequence[Judgement]:
+        """A judgement for each published number, by the most decisive of our cells."""
+        return judgements(self.comparisons)
+
+    @property
+    def source(self) -> str:
+        """The paper, where its numbers are compared."""
+        return "@li2022niidbench" if self.comparisons else ""
+
+    def opening(self) -> Sequence[Block]:
+        """Return the counts of verdicts."""
+        found = self.judgements
+        return [Paragraph(f"{len(found)} published numbers of NIID-Bench: {tally(found)}.")] if found else []
+
+    def of_section(self, place: Place) -> Sequence[Block]:
+        """Return the published numbers of a data set, where the model is NIID-Bench's."""
+        everything = [one for one in self.comparisons if one.row.configuration.place == place]
+        shown = [one for one in everything if one.cell is not None]
+        if not shown:
+            return []
+        blocks: list[Block] = [Heading(3, "NIID-Bench's published numbers")]
+        total, listed = (len({id(one.row) for one in some}) for some in (everything, shown))
+        if listed < total:
+            blocks.append(Paragraph(f"{total - listed} of {total} published numbers were not requested."))
+        heads = ("published as", "partition", "ours")
+        blocks.append(Grid((*heads, *HEADS), tuple(map(_row, shown)), len(heads), remarks=1))
+        notes = {one.row.note: f"{_title(one)}: {one.row.note}" for one in shown if one.row.note}
+        return [*blocks, Items(tuple(notes.values()))] if notes else blocks
+
+    def reading(self) -> Sequence[str]:
+        """Return what the numbers and the verdicts mean."""
+        if not self.comparisons:
+            return []
+        mus = ", ".join(f"{mu:g}" for mu in MUS)
+        return [
+            "NIID-Bench's published numbers: accuracy on the whole test set in percent, of the best of "
+            f"{SETTINGS['rounds']} rounds, as published by the reproduction of Li et al. 2022 (arXiv 2102.02079) in "
+            "Flower's `baselines/niid_bench` and ours; there mean ± standard deviation of 3 seeds, ours mean ± "
+            "half-width of its 95 % interval. Here as there, a run that diverged counts with its best round before, "
+            f"and FedProx is the best of mu {mus}, chosen by these means. SCAFFOLD is `variant: {SCAFFOLD}` there. "
+            "In brackets: the half-width of the 95 % interval of the difference of the two means (Welch; the unit is a "
+            "seed). The published seeds share one partition; where partitions differ, the interval allows for that by "
+            "the variance of one more of our seeds. *does not hold*: the interval excludes zero; *holds*: it contains "
+            f"zero and its half-width is at most {WIDEST:g} points; else *inconclusive*."
+        ]
+
+    def lines(self) -> Sequence[str]:
+        """Return the counts of verdicts."""
+        return [f"NIID-Bench's numbers: {tally(self.judgements)}"] if self.comparisons else []
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return ``niid_bench``: one object a published number and cell of ours; nothing without runs."""
+        return {"niid_bench": [_fields(one) for one in self.comparisons]} if self.comparisons else {}
+
+
+def _row(one: Comparison[PublishedRow]) -> tuple[Entry, ...]:
+    method: Any = getattr(one.cell.experiment, "method", None) if one.cell else None
+    ours = method.label(FREE.get(method.name, ())) if method else ""
+    return (*words(one.row.label, one.row.configuration.partition, ours), *one.entries())
+
+
+def _title(one: Comparison[PublishedRow]) -> str:
+    return f"{one.row.label}, {one.row.configuration.partition}"
+
+
+def _fields(one: Comparison[PublishedRow]) -> dict[str, Any]:
+    return {"label": one.row.label, **one.row.configuration._asdict(), **one.fields(), "note": one.row.note}

@@ -11,7 +11,7 @@ from scipy import stats
 
 from flbench.config import Experiment, Federated, parse_experiment
 from flbench.papers import papers
-from flbench.papers.niid_bench.claims import Published, compare
+from flbench.papers.niid_bench.claims import NiidBenchSupplement, compare
 from flbench.papers.niid_bench.published import (
     MUS,
     PARTITIONS,
@@ -52,10 +52,8 @@ def finished(store: Memory, percents: list[float], **fields: Any) -> None:
         finish(store, request(seed, **fields), percent)
 
 
-def found(store: Memory) -> Published:
-    published = compare(store.collection())
-    assert published is not None
-    return published
+def found(store: Memory) -> NiidBenchSupplement:
+    return NiidBenchSupplement(compare(store.collection()))
 
 
 def judgement(store: Memory, method: str = "fedavg", partition: str = "1 class") -> Judgement:
@@ -211,7 +209,7 @@ def test_the_report_of_the_sweep(store: Memory) -> None:
 
 def test_other_runs_have_nothing_of_it(store: Memory) -> None:
     store.finish(parse_experiment({"rounds": 1}), [{"round": 1, "acc": 0.5, "acc_global": 0.5}])
-    assert compare(store.collection()) is None
+    assert compare(store.collection()) == ()
     board = leaderboard_of(store.collection())
     assert "NIID-Bench" not in markdown_of(board)
     assert "niid_bench" not in to_json(board)
