@@ -74,9 +74,10 @@ def test_losses_over_width_and_learning_rate(store: Memory) -> None:
     assert "points: of each network as measured" in drawing.caption
 
 
+@pytest.mark.slow
 def test_descents_of_different_lengths_are_drawn_apart(store: Memory) -> None:
-    descend(store, wall)
-    descend(store, wall, widths=(800,), steps=20)
+    for width, steps in ((100, 50), (200, 20)):
+        descend(store, wall, widths=(width,), factors=(0.5, 2), steps=steps)
     names = [drawing.name for drawing in store.drawings("sharpness")]
     assert [name.removeprefix("sharpness-losses-ReLU-4-1-L-3-C-1-T-1000-") for name in names] == [
         "20-steps",
@@ -97,9 +98,10 @@ def test_spectra(store: Memory) -> None:
     assert "mean over 4 draws" in drawing.caption
 
 
+@pytest.mark.slow
 def test_figures_are_written_and_linked_with_their_chapter(store: Memory, tmp_path: Path) -> None:
     add_draws(store, theory)
-    descend(store, wall)
+    descend(store, wall, widths=(100,), factors=(0.5, 2))
     pictures = write_figures(leaderboard_of(store.collection()), tmp_path)
     assert [picture.svg.name for picture in pictures] == [
         "sharpness-width.svg",
