@@ -60,6 +60,7 @@ class At(NamedTuple):
         return runs[(runs.method == method) & (runs["head"] == "linear")].pivot(index="seed", columns="norm", values=of)
 
 
+@cache
 def values(at: At) -> pd.DataFrame:
     """Return the mean, the half-width of its interval over seeds and test images, the ``last`` one, and n of each row.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Hashable, Mapping
 
@@ -21,7 +22,7 @@ from tests.audit.cells import (
     in_order,
     values,
 )
-from tests.audit.runs import ROW, chosen, federated, only, recorded, runs
+from tests.audit.runs import ROW, TAIL, chosen, federated, only, runs
 
 #: The columns of the table of values, with their heads.
 COLUMNS = {
@@ -152,15 +153,15 @@ def _counts() -> list[str]:
 
 def _mean_of(sweep: str) -> str:
     """Return ``mean of the last 5 evaluations (rounds 60 to 100)``, those of the runs that were not dropped."""
-    of = recorded(sweep).query("kind == 'federated'")
     ends = [
-        (steps, records[-5]["round"], records[-1]["round"])
-        for steps, records in zip(of.E, of.records, strict=True)
-        if len(records) >= 5
+        (run.E, *(json.loads(run.lines[at])["round"] for at in (-TAIL, -1)))
+        for run in runs(sweep).query("kind == 'federated'").itertuples()
+        if len(run.lines) >= TAIL
     ]
     most = {steps: max(last for other, _, last in ends if other == steps) for steps, *_ in ends}
     windows = sorted({(first, last) for steps, first, last in ends if last == most[steps]})
-    return f"mean of the last 5 evaluations (rounds {', '.join(f'{first:,} to {last:,}' for first, last in windows)})"
+    rounds = ", ".join(f"{first:,} to {last:,}" for first, last in windows)
+    return f"mean of the last {TAIL} evaluations (rounds {rounds})"
 
 
 def _settings() -> list[str]:
