@@ -15,12 +15,13 @@ from tests.report.stores import ENVIRONMENT, NUMERICS, chapters, draw, leaderboa
 
 
 class Memory:
-    """A source of the runs that are added to it."""
+    """A source of the runs that are added to it; ``reads``: how often the records of one were read."""
 
     def __init__(self) -> None:
         self._requests: dict[str, Experiment] = {}
         self._records: dict[str, list[dict[str, Any]]] = {}
         self._results: dict[str, Result] = {}
+        self.reads = 0
 
     def add(self, request: Experiment) -> None:
         """Add a run that has started and is not finished."""
@@ -83,6 +84,7 @@ class Memory:
         return [self._results[run_id]] if run_id in self._results else []
 
     def metrics(self, run_id: str, result: Result) -> list[dict[str, Any]]:
+        self.reads += 1
         return self._records[run_id]
 
     def state(self, experiment: Experiment) -> tuple[str, str | None]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 
 from flbench.papers.label_skew.chapter import Synthesis
 from flbench.papers.label_skew.supplement import LabelSkewSupplement
 from flbench.report.board import Leaderboard
-from flbench.report.runs import Collection, Run
+from flbench.report.runs import Collection
+from tests.papers.in_memory import Memory
 from tests.report.stores import experiment, leaderboard_of
 
 METHODS = ("fedavg", "fedprox", "fedlc", "moon", "fedavgm", "scaffold", "fedyogi")
@@ -53,19 +53,6 @@ def _overfit(before: float, after: float) -> dict[str, Any]:
     return {"before": [before] * 3, "after": [[1.0, after, after]] * 2, "mean_before": before, "mean_after": after}
 
 
-@dataclass
-class Records:
-    """A source that holds every record, and counts its reads."""
-
-    known: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    reads: int = 0
-
-    def metrics(self, run_id: str, result: Any) -> list[dict[str, Any]]:
-        """Round 0, the middle and the last."""
-        self.reads += 1
-        return self.known[run_id]
-
-
 Measure = Callable[[Any], Measured | None]
 
 
@@ -77,38 +64,26 @@ def probed_runs(
     partitions: Sequence[str] = PARTITIONS[:1],
     rates: Sequence[float] = RATES,
     seeds: Sequence[int] = (0,),
+    at: Sequence[int] = (0, 10, 20),
 ) -> Collection:
     """One run of every combination; ``measure`` returns what an experiment records, or None where it diverges."""
-    source, runs = Records(), []
+    memory = Memory()
     for method, norm, partition, lr, seed in itertools.product(methods, norms, partitions, rates, seeds):
         request = experiment(
             method=method, norm=norm, partition=partition, lr=lr, seed=seed, probes={"features": 10, "overfit": 20}
         )
-        runs.append(finished(request, measure(request), source))
-    return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), (), source)  # type: ignore[arg-type]
+        finish(memory, request, measure(request), at)
+    return memory.collection()
 
 
-def finished(request: Any, measured: Measured | None, source: Records) -> Run:
+def finish(memory: Memory, request: Any, measured: Measured | None, at: Sequence[int] = (0, 10, 20)) -> None:
     """A run that is done, or that diverged."""
-    result: Any = SimpleNamespace(
-        fingerprint="feedfacecafebeef",
-        numerics={},
-        environment={},
-        status="done" if measured else "diverged",
-        evaluated=frozenset({0, 10, 20}),
-        probes=frozenset({"features"}),
-        rounds=20,
-        samples=None,
-    )
     if measured is None:
-        return Run(request, 20, "diverged", result=result)
-    last = {"round": 20, "acc": measured.acc, "recall": [measured.acc] * 10, "probes": measured.end()}
-    source.known[request.run_id] = [
-        {"round": 0, "acc": 0.1, "probes": measured.start()},
-        {"round": 10, "acc": measured.acc / 2, "probes": measured.end()},
-        last,
-    ]
-    return Run(request, 20, "done", result=result, record=last)
+        memory.finish(request, [{"round": 0, "acc": 0.1}], status="diverged")
+        return
+    start = {"acc": 0.1, "probes": measured.start()}
+    end = {"acc": measured.acc, "recall": [measured.acc] * 10, "probes": measured.end()}
+    memory.finish(request, [{"round": one, **(end if one else start)} for one in at])
 
 
 def board(collection: Collection, **options: Any) -> Leaderboard:

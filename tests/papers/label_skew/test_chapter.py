@@ -9,6 +9,7 @@ import re
 from base64 import b64decode
 from dataclasses import replace
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,17 +31,16 @@ from flbench.report.board import Leaderboard
 from flbench.report.claims import Claim
 from flbench.report.correlation import Correlation
 from flbench.report.figures.drawing import save_as
-from flbench.report.runs import Collection
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
+from tests.papers.in_memory import Memory
 from tests.papers.label_skew.probed_sweeps import (
     METHODS,
     NORMS,
     PARTITIONS,
     Measured,
-    Records,
     board,
-    finished,
+    finish,
     probed_runs,
     syntheses_of,
 )
@@ -372,10 +372,7 @@ def test_features_over_rounds_of_local_training_and_of_the_baseline() -> None:
 
 
 def test_features_at_two_rounds_are_points_without_a_line() -> None:
-    collection = probed_runs(golden_measure, methods=["fedavg"], norms=NORMS[:2])
-    assert isinstance(collection.source, Records)
-    for records in collection.source.known.values():
-        del records[1]
+    collection = probed_runs(golden_measure, methods=["fedavg"], norms=NORMS[:2], at=(0, 20))
     (drawing,) = draw(board(collection), "features")
     _, share, norms, heads, *_ = drawing.figure.axes
     assert {line.get_linestyle() for panel in (share, norms, heads) for line in panel.lines} == {"None"}
@@ -388,13 +385,11 @@ def test_features_at_two_rounds_are_points_without_a_line() -> None:
 
 
 def claims(**axes: Any) -> list[Claim]:
-    source, runs = Records(), []
-    for norm, seed in ((norm, seed) for norm in ("none", "fn") for seed in range(3)):
-        for method in ("local-only", "fedavg"):
-            request = experiment(method=method, norm=norm, partition="classes:1", seed=seed, probes={"features": 10})
-            measured = axes[norm](seed)
-            runs.append(finished(request, measured, source))
-    (found,) = syntheses_of(board(Collection(tuple(runs), (), source)))  # type: ignore[arg-type]
+    memory = Memory()
+    for norm, seed, method in product(("none", "fn"), range(3), ("local-only", "fedavg")):
+        request = experiment(method=method, norm=norm, partition="classes:1", seed=seed, probes={"features": 10})
+        finish(memory, request, axes[norm](seed))
+    (found,) = syntheses_of(board(memory.collection()))
     return list(found.claims)
 
 

@@ -172,9 +172,7 @@ TINY = {"dataset": "tinyimagenet", "clients": 200, "partition": "dirichlet:0.01"
     ("fields", "percent", "data", "table", "why"),
     [
         (PACS, 54.35, {}, "5", "64 pixels, the paper's code has 224"),
-        (TINY, 21.2, {"fingerprint": "f2cb16468fe261ed"}, "1", "70 of 500 training and 20 of 50 test images a class"),
         (TINY, 21.2, {"samples": (14_000, 4_000)}, "1", "14000/4000 images in train and test, not 100000/10000"),
-        (TINY, 21.2, {"samples": None}, "1", "how many images there were is not recorded"),
         (TINY, 21.2, {"samples": (100_000, 10_000)}, "1", None),
     ],
 )
@@ -185,13 +183,6 @@ def test_only_the_whole_of_the_papers_data_is_comparable(
     done(store, requests, [percent - 0.1, percent, percent + 0.1], **data)
     found = by_table(published(store, requests), partition=fields["partition"])[table].claim
     assert found.evidence == f"not comparable: {why}" if why else found.verdict == "holds"
-
-
-def test_a_part_of_cifar10_is_never_the_whole(tmp_path: Path) -> None:
-    store, requests = Store(tmp_path), seeds()
-    done(store, requests, [55.7, 55.8, 55.9], fingerprint="aaaaaaaaaaaaaaaa", samples=(300, 60))
-    found = by_table(published(store, requests))
-    assert {one.judgement.obstacle for one in found.values()} == {"not comparable"}
 
 
 def test_versions_of_the_data_and_variants_are_judged_separately(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ import pytest
 
 from flbench.papers.label_skew.claims_by_seed import NEAR, SHARPENING, paths
 from flbench.report.claims import Claim
-from flbench.report.runs import Collection, Run
-from tests.papers.label_skew.probed_sweeps import Records, board, syntheses_of
+from flbench.report.runs import Collection
+from tests.papers.in_memory import Memory
+from tests.papers.label_skew.probed_sweeps import board, syntheses_of
 from tests.report.stores import draw, experiment
 
 ROUNDS = range(0, 101, 10)
@@ -27,7 +28,7 @@ Ratio = Callable[[Any, int], float]
 
 def runs(ratio: Ratio, acc: Callable[[Any], float] = lambda request: 0.9, every: int = 10) -> Collection:
     """Runs of two norms and three rates on two partitions, whose seeds differ a little."""
-    source, made = Records(), []
+    memory = Memory()
     for norm, partition, lr, seed in itertools.product(("none", "fn"), ("classes:1", "iid"), RATES, range(5)):
         request = experiment(
             method="fedavg", norm=norm, partition=partition, lr=lr, seed=seed, rounds=100, probes={"sharpness": every}
@@ -39,13 +40,8 @@ def runs(ratio: Ratio, acc: Callable[[Any], float] = lambda request: 0.9, every:
             )
             record = {"round": at, "acc": acc(request), "recall": [acc(request)] * 10}
             records.append({**record, "probes": {"sharpness": {"lr": request.lr, "lambda_max": largest}}})
-        source.known[request.run_id] = records
-        result: Any = SimpleNamespace(
-            fingerprint="feedfacecafebeef", numerics={}, environment={}, status="done", rounds=100,
-            evaluated=frozenset(ROUNDS), probes=frozenset({"sharpness"}), samples=None,
-        )  # fmt: skip
-        made.append(Run(request, 100, "done", result=result, record=records[-1]))
-    return Collection(tuple(sorted(made, key=lambda run: (run.cell, run.experiment.seed))), (), source)  # type: ignore[arg-type]
+        memory.finish(request, records)
+    return memory.collection()
 
 
 def claim(*given: Any) -> Claim:
