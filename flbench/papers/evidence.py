@@ -80,12 +80,10 @@ def fit_exponent(by_width: Mapping[int, Iterable[float]], fewest: int = 2) -> Ex
 
 def exponent_text(found: Exponent | None) -> str:
     """``0.97 [0.95, 0.99]``; a dash for none."""
-    return "–" if found is None else two_decimals(found.value) + interval_text(found.low, found.high)
-
-
-def interval_text(low: float | None, high: float | None) -> str:
-    """`` [0.51, 0.58]``, with the space before it; empty for none."""
-    return "" if low is None or high is None else f" [{two_decimals(low)}, {two_decimals(high)}]"
+    if found is None:
+        return "–"
+    value, (low, high) = two_decimals(found.value), (found.low, found.high)
+    return value if low is None or high is None else f"{value} [{two_decimals(low)}, {two_decimals(high)}]"
 
 
 def number_entry(value: float | None, text: Callable[[float], str] = "{:.3g}".format) -> Entry:

@@ -248,7 +248,8 @@ def sharpening(cells: pd.DataFrame, collection: Collection) -> Iterator[Claim]:
     followed = [one for one in cells.cell if is_followed(one)]
     if not followed:
         return
-    working = sorted((one for one in followed if _works(one)), key=lambda one: [tick_of(one, axis) for axis in AXES])
+    working = [one for one in followed if one.complete and min(one.values) >= OVER_CHANCE * chance(one)]
+    working.sort(key=lambda one: [tick_of(one, axis) for axis in AXES])
     settings = _settings(working, collection)
     evidence = _evidence(settings) if len(settings) else "No cell works in every seed."
     yield Claim(*SHARPENING, combined(settings.outcome.tolist()), evidence)
@@ -326,11 +327,6 @@ def _ends(seeds: Mapping[int, Mapping[int, float]]) -> tuple[BySeed, BySeed]:
     start = {seed: math.log(values[0]) for seed, values in known.items()}
     end = {seed: statistics.fmean(map(math.log, list(values.values())[-TAIL:])) for seed, values in known.items()}
     return start, end
-
-
-def _works(cell: Cell) -> bool:
-    """Whether every seed is at least ``OVER_CHANCE`` times better than guessing."""
-    return cell.complete and min(cell.values) >= OVER_CHANCE * chance(cell)
 
 
 def _evidence(settings: pd.DataFrame) -> str:

@@ -130,16 +130,14 @@ def _spreads(cells: Mapping[Configuration, Sequence[Cell | None]]) -> dict[Level
             seeds = Seeds(row.value / 100, float(row.sd) / 100, row.seeds)
             found.setdefault(_level(row.configuration, row.rounds), []).append(seeds)
     for configuration, cell in ((known, cell) for known, same in cells.items() for cell in same):
-        if cell and cell.summary and cell.summary.sd is not None and cell.complete and _is_official(cell):
+        if cell is None or cell.summary is None or cell.summary.sd is None or not cell.complete:
+            continue
+        if other_data(cell.experiment, cell.fingerprint, cell.samples) is None:
             ours = Seeds(cell.summary.mean, cell.summary.sd, cell.summary.n)
             found.setdefault(_level(configuration, cell.rounds), []).append(ours)
     chance = {level: CHANCE / (DATASETS[level[0]].classes or math.inf) for level in found}
     pools = {level: pool(one for one in some if one.mean >= chance[level]) for level, some in found.items()}
     return {level: spread for level, spread in pools.items() if spread}
-
-
-def _is_official(cell: Cell) -> bool:
-    return other_data(cell.experiment, cell.fingerprint, cell.samples) is None
 
 
 def judge(row: PublishedRow, cell: Cell | None, spread: Spread | None, widest: float = WIDEST) -> Judgement:

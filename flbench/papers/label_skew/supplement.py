@@ -137,7 +137,11 @@ def _fields(published: Published) -> dict[str, Any]:
     return {
         "tolerance": published.widest,
         "counts": dict(published.counts),
-        "rows": [_row_fields(one) for one in published.comparisons],
+        "rows": [
+            {"table": one.row.table, "label": one.row.label, **one.row.configuration._asdict()}
+            | {**one.fields(), "remarks": remarks(one.row)}
+            for one in published.comparisons
+        ],
         "orders": orders,
     }
 
@@ -239,9 +243,3 @@ def _order_table(orders: Sequence[Order], settings: Sequence[str]) -> Grid:
         for one in orders
     )
     return Grid((*heads, "rounds", "n", "tau"), rows, len(heads))
-
-
-def _row_fields(one: Comparison[PublishedRow]) -> dict[str, Any]:
-    row = one.row
-    settings = {"table": row.table, "label": row.label, **row.configuration._asdict()}
-    return {**settings, **one.fields(), "remarks": remarks(row)}

@@ -173,7 +173,11 @@ class NiidBenchSupplement(Supplement):
             blocks.append(Paragraph(f"{total - listed} of {total} published numbers were not requested."))
         heads = ("published as", "partition", "ours")
         blocks.append(Grid((*heads, *HEADS), tuple(map(_row, shown)), len(heads), remarks=1))
-        notes = {one.row.note: f"{_title(one)}: {one.row.note}" for one in shown if one.row.note}
+        notes = {
+            one.row.note: f"{one.row.label}, {one.row.configuration.partition}: {one.row.note}"
+            for one in shown
+            if one.row.note
+        }
         return [*blocks, Items(tuple(notes.values()))] if notes else blocks
 
     def reading(self) -> Sequence[str]:
@@ -199,18 +203,14 @@ class NiidBenchSupplement(Supplement):
 
     def fields(self) -> Mapping[str, Any]:
         """Return ``niid_bench``: one object a published number and cell of ours; nothing without runs."""
-        return {"niid_bench": [_fields(one) for one in self.comparisons]} if self.comparisons else {}
+        found = [
+            {"label": one.row.label, **one.row.configuration._asdict(), **one.fields(), "note": one.row.note}
+            for one in self.comparisons
+        ]
+        return {"niid_bench": found} if found else {}
 
 
 def _row(one: Comparison[PublishedRow]) -> tuple[Entry, ...]:
     method: Any = getattr(one.cell.experiment, "method", None) if one.cell else None
     ours = method.label(FREE.get(method.name, ())) if method else ""
     return (*words(one.row.label, one.row.configuration.partition, ours), *one.entries())
-
-
-def _title(one: Comparison[PublishedRow]) -> str:
-    return f"{one.row.label}, {one.row.configuration.partition}"
-
-
-def _fields(one: Comparison[PublishedRow]) -> dict[str, Any]:
-    return {"label": one.row.label, **one.row.configuration._asdict(), **one.fields(), "note": one.row.note}

@@ -47,7 +47,9 @@ def layers(runs: Sequence[Run], collection: Collection) -> pd.DataFrame:
     ranks as they are recorded (``soft_rank_0.5``).
     """
     rows = [
-        _place(run) | {"layer": record["round"], "rank": record["rank"], **_soft_ranks(record)}
+        _place(run)
+        | {"layer": record["round"], "rank": record["rank"]}
+        | {name: value for name, value in record.items() if name.startswith(_SOFT)}
         for run in runs
         if run.result is not None
         for record in collection.records(run)
@@ -106,10 +108,6 @@ def _place(run: Run) -> dict[str, Any]:
     assert isinstance(one, Rank)
     place = (one.activation, one.gamma or 0.0, one.normalized, one.width, one.samples or 0, run.rounds)
     return dict(zip(NET, place, strict=True)) | {"run_id": run.run_id, "seed": one.seed}
-
-
-def _soft_ranks(record: Mapping[str, Any]) -> dict[str, float | None]:
-    return {name: value for name, value in record.items() if name.startswith(_SOFT)}
 
 
 def _ordered(rows: Sequence[Mapping[str, Any]], *columns: str) -> pd.DataFrame:
