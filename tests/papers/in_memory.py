@@ -21,11 +21,13 @@ class Memory:
         self._requests: dict[str, Experiment] = {}
         self._records: dict[str, list[dict[str, Any]]] = {}
         self._results: dict[str, Result] = {}
+        self._chapter: Chapter | None = None
         self.reads = 0
 
     def add(self, request: Experiment) -> None:
         """Add a run that has started and is not finished."""
         self._requests[request.run_id] = request
+        self._chapter = None
 
     def finish(
         self,
@@ -64,8 +66,9 @@ class Memory:
 
     def chapter(self) -> Chapter:
         """Return the chapter about the studies among the runs, which are of one kind."""
-        (found,) = chapters(self.collection())
-        return found
+        if self._chapter is None:
+            (self._chapter,) = chapters(self.collection())
+        return self._chapter
 
     def claim(self, words: str) -> Claim:
         """Return the claim of that chapter with some words in its text or source."""

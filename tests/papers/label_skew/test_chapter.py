@@ -335,6 +335,7 @@ def test_the_figure_has_a_row_for_each_partition_and_a_panel_for_each_quantity(g
     assert [len(marks.get_offsets()) for marks in axes[0].collections] == [21, 21, 21]
 
 
+@pytest.mark.slow
 def test_many_marks_are_a_picture_in_each_panel(
     golden: Leaderboard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +372,7 @@ def test_features_over_rounds_of_local_training_and_of_the_baseline() -> None:
     assert len(heads.lines) == 4
 
 
+@pytest.mark.slow
 def test_features_at_two_rounds_are_points_without_a_line() -> None:
     collection = probed_runs(golden_measure, methods=["fedavg"], norms=NORMS[:2], at=(0, 20))
     (drawing,) = draw(board(collection), "features")
