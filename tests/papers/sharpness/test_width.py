@@ -62,19 +62,39 @@ def test_runs_that_follow_theory_support_it(store: Memory) -> None:
     assert others == {"not run"}
 
 
+#: What C = 10 outputs of variance 1 make of eta_1, eta_2 and eta_3^2, about.
+CONSTANTS = {"eta1": 1.3, "eta2": 2.2, "eta3_squared": 0.2, "lambda_mean_field": 50.0}
+
+MEAN_LAST, BN_MIDDLE = {"normalized": "mean-last"}, {"normalized": "bn-middle"}
+LN_ALL: dict[str, Any] = {"normalized": "ln-all", "outputs": 10, "more": CONSTANTS}
+
+
 @pytest.mark.parametrize(
-    ("value", "verdict"),
+    ("source", "fields", "value", "verdict"),
     [
-        (theory, "holds"),
-        (lambda request: 1.08 * theory(request), "holds"),
-        (lambda request: 1.3 * theory(request), "does not hold"),
-        (lambda request: 277.0, "does not hold"),  # right at the widest alone: no slope
-        (lambda request: (1.2 + 0.3 * (-1) ** request.seed) * theory(request), "inconclusive"),  # noise proves nothing
+        ("theorem 2.2", {}, theory, "holds"),
+        ("theorem 2.2", {}, lambda request: 1.08 * theory(request), "holds"),
+        ("theorem 2.2", {}, lambda request: 1.3 * theory(request), "does not hold"),
+        ("theorem 2.2", {}, lambda request: 277.0, "does not hold"),  # right at the widest alone: no slope
+        # Noise proves nothing.
+        ("theorem 2.2", {}, lambda request: (1.2 + 0.3 * (-1) ** request.seed) * theory(request), "inconclusive"),
+        ("theorem 3.3", MEAN_LAST, lambda request: 3.6 * bound(request), "holds"),
+        ("theorem 3.3", MEAN_LAST, lambda request: 3.6 * bound(request) * request.width / 50, "does not hold"),  # grows
+        ("theorem 3.3", MEAN_LAST, lambda request: 0.5 * bound(request), "does not hold"),  # flat, below the bound
+        ("theorem 3.3", MEAN_LAST, lambda request: 3.6 * bound(request) * (request.width / 50) ** 0.25, "inconclusive"),
+        ("theorem 3.4", BN_MIDDLE, lambda request: 70.0, "does not hold"),
+        ("theorem 3.4", {**BN_MIDDLE, "activation": "tanh"}, lambda request: 70.0, "not run"),  # a control
+        ("theorem 4.1", LN_ALL, lambda request: 0.5 * request.width, "holds"),
+        ("theorem 4.1", LN_ALL, lambda request: 30.0, "does not hold"),
+        ("theorem 4.1", LN_ALL, lambda request: 50.0 * request.width, "does not hold"),  # beyond the upper bound
+        ("theorem 4.1", {**LN_ALL, "outputs": 3}, lambda request: 0.5 * request.width, "not run"),  # left out
     ],
 )
-def test_theorem_2_2_needs_value_and_slope(store: Memory, value: Callable[[Any], float], verdict: Verdict) -> None:
-    add_draws(store, value)
-    assert store.claim("theorem 2.2").verdict == verdict
+def test_the_verdict_on_a_theorem(
+    store: Memory, source: str, fields: dict[str, Any], value: Callable[[Any], float], verdict: Verdict
+) -> None:
+    add_draws(store, value, **fields)
+    assert store.claim(source).verdict == verdict
 
 
 def test_one_activation_of_two_is_in_part(store: Memory) -> None:
@@ -119,22 +139,6 @@ def test_unfinished_runs_and_other_settings_do_not_count(store: Memory) -> None:
     assert len(grid.rows) == 2 * len(WIDTHS)
 
 
-@pytest.mark.parametrize(
-    ("value", "verdict"),
-    [
-        (lambda request: 3.6 * bound(request), "holds"),
-        (lambda request: 3.6 * bound(request) * request.width / 50, "does not hold"),  # grows
-        (lambda request: 0.5 * bound(request), "does not hold"),  # flat, below the bound
-        (lambda request: 3.6 * bound(request) * (request.width / 50) ** 0.25, "inconclusive"),
-    ],
-)
-def test_mean_subtraction_is_flat_and_above_its_bound(
-    store: Memory, value: Callable[[Any], float], verdict: Verdict
-) -> None:
-    add_draws(store, value, normalized="mean-last")
-    assert store.claim("theorem 3.3").verdict == verdict
-
-
 def test_batch_norm_of_the_outputs_is_compared_with_the_bound_of_its_own_outputs(store: Memory) -> None:
     """With one output Q_2/Q_1 = 1/sigma^2: the bound 2.3143 / 0.25 = 9.257 lies below 20, but not below 8."""
     add_draws(store, lambda request: 20.0, normalized="bn-last", more={"sigmas": [0.5]})
@@ -154,38 +158,6 @@ def test_middle_batch_norm_grows_for_relu_and_tanh_is_a_control(store: Memory) -
     assert found.verdict == "holds"
     assert "within bounds in 16 of 16 draws" in found.evidence
     assert "Outside the theorem: tanh (3, 0.64), exponent 0.00" in found.evidence
-
-
-@pytest.mark.parametrize(("activation", "verdict"), [("relu", "does not hold"), ("tanh", "not run")])
-def test_a_flat_network_refutes_theorem_3_4_unless_it_is_the_control(
-    store: Memory, activation: str, verdict: Verdict
-) -> None:
-    add_draws(store, lambda request: 70.0, normalized="bn-middle", activation=activation)
-    assert store.claim("theorem 3.4").verdict == verdict
-
-
-#: What C = 10 outputs of variance 1 make of eta_1, eta_2 and eta_3^2, about.
-CONSTANTS = {"eta1": 1.3, "eta2": 2.2, "eta3_squared": 0.2, "lambda_mean_field": 50.0}
-
-
-@pytest.mark.parametrize(
-    ("value", "verdict"),
-    [
-        (lambda request: 0.5 * request.width, "holds"),
-        (lambda request: 30.0, "does not hold"),
-        (lambda request: 50.0 * request.width, "does not hold"),  # beyond the upper bound
-    ],
-)
-def test_layer_norm_grows_between_its_bounds(store: Memory, value: Callable[[Any], float], verdict: Verdict) -> None:
-    add_draws(store, value, normalized="ln-all", outputs=10, more=CONSTANTS)
-    found = store.claim("theorem 4.1")
-    assert found.verdict == verdict
-    assert "measured/mean field" in found.evidence
-
-
-def test_layer_norm_over_few_outputs_is_left_out(store: Memory) -> None:
-    add_draws(store, lambda request: 0.5 * request.width, normalized="ln-all", outputs=3, more=CONSTANTS)
-    assert store.claim("theorem 4.1").verdict == "not run"
 
 
 def test_a_draw_with_and_without_its_spectrum_counts_once(store: Memory) -> None:
