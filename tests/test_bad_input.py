@@ -72,23 +72,18 @@ def bomb() -> str:
 CASES = [
     # The file itself.
     whole("an empty file", "", "spec.yaml:1: ", "the file is empty"),
-    whole("only a comment", "# nothing\n", "the file is empty"),
     whole("a list", "- version: 1\n", "spec.yaml:1: ", "expected a mapping"),
-    whole("a text", "version 1\n", "expected a mapping"),
     whole("a tab", "version: 1\nbase:\n\tlr: 1\n", "spec.yaml:3: ", "not valid YAML", "not with tabs"),
     whole("an open bracket", "version: 1\naxes: {lr: [1\n", "not valid YAML"),
     whole("two colons", "version: 1\nname: a: b\n", "spec.yaml:2: ", "mapping values are not allowed"),
-    whole("two documents", "---\nversion: 1\n---\nname: x\n", "spec.yaml:3: ", "not valid YAML"),
     whole("not UTF-8", b"version: 1\nname: \xff\xfe\n", "expected text in UTF-8", "0xff"),
     whole("a zero byte", b"version: 1\nname: a\x00b\n", "not valid YAML"),
     whole("a tag that constructs", "version: !!python/object:os.system x\n", "spec.yaml:1: ", "is not allowed"),
-    whole("an own tag", "version: 1\nbase: !mine {lr: 1}\n", "spec.yaml:2: ", "'!mine' is not allowed"),
     whole("an unknown anchor", "version: 1\nbase: *nowhere\n", "spec.yaml:2: ", "undefined alias"),
     whole("an anchor in itself", "version: 1\nbase: &b [*b]\n", "spec.yaml:2: ", "contains itself"),
     whole("an alias bomb", bomb(), "unfolds to more than"),
     whole("deep nesting", "base: " + "[" * 60 + "]" * 60, "nested more than 50 levels"),
     whole("endless nesting", "[" * 200_000, "spec.yaml:1: nested more than 50 levels"),
-    whole("endless blocks", "- " * 100_000, "nested more than 50 levels"),
     whole("nesting by anchors", f"a: &a {'[' * 40}{']' * 40}\nb: {'[' * 20}*a{']' * 20}\n", "more than 50 levels"),
     whole("a list of 10 MB", "axes: {lr: [" + "0.1, " * 2_000_000 + "]}", "at most 256 KiB", "{linspace: ...}"),
     whole("a merge of a list of lists", "a: &a {x: 1}\nb: {<<: [[*a]]}\n", "takes a mapping or a list of mappings"),
@@ -99,36 +94,24 @@ CASES = [
     # The top level.
     whole("no version", "name: x\n", "version: a value is required"),
     whole("a newer version", "version: 2\nname: x\n", "spec.yaml:1: version: ", "newer than this flbench", "update"),
-    whole("the version as text", "version: '1'\nname: x\n", "version: expected 1, got '1'"),
     whole("no name", "version: 1\n", "name: a value is required"),
     whole("a name with a path", "version: 1\nname: ../../etc\n", "spec.yaml:2: name: ", "got '../../etc'"),
-    whole("a hidden name", "version: 1\nname: .x\n", "name: expected a name"),
-    whole("an empty name", "version: 1\nname: ''\n", "name: expected a name"),
     whole("an endless name", f"version: 1\nname: {'a' * 5000}\n", "name: expected a name", "aaa...'"),
     whole("a control character", 'version: 1\nname: "a\\nb"\n', "name: expected a name", r"'a\nb'"),
-    whole("a number as a name", "version: 1\nname: 3\n", "name: expected text, got 3"),
     case("an unknown key", "axs: {lr: [1]}", "axs: unknown key 'axs'; did you mean 'axes'? known: axes, "),
     case("a section that is no mapping", "base: [1, 2]", "base: expected a mapping", "got [1, 2]"),
-    case("an empty section", "base:\n", "base: expected a mapping", "got None"),
     case("grids that are no list", "grids: {axes: {lr: [1]}}", "grids: expected a list"),
     case("grids and axes", "axes: {lr: [1]}\ngrids: [{axes: {E: [1]}}]", "axes: ", "not both"),
     case("an unknown key of a grid", "grids: [{axis: {lr: [1]}}]", "grids[0].axis: ", "did you mean 'axes'?"),
     # Fields and their values.
     case("an unknown field", "base: {learning_rat: 1}", "base.learning_rat: unknown field", "known: "),
-    case("a field near one", "base: {client: 10}", "base.client: ", "did you mean 'clients'?"),
     case("a text for a number", "base: {lr: fast}", "base.lr: expected a number, got 'fast'"),
-    case("a quoted number", "base: {lr: '0.1'}", "base.lr: expected a number, got '0.1'"),
     case("a truth value for a number", "base: {clients: true}", "base.clients: expected a whole number, got True"),
     case("a number for a truth value", "base: {bias: 1}", "base.bias: expected true or false, got 1"),
-    case("yes for a truth value", "base: {bias: yes}", "base.bias: expected true or false, got 'yes'"),
     case("half a client", "base: {clients: 2.5}", "base.clients: expected a whole number, got 2.5"),
-    case("lr nan", "base: {lr: .nan}", "base.lr: expected a finite number, got nan"),
     case("lr infinite", "axes: {lr: [0.1, .inf]}", "axes.lr[1]: expected a finite number, got inf"),
     case("lr zero", "base: {lr: 0}", "base.lr: expected a value greater than 0, got 0"),
-    case("no participation", "base: {participation: 0}", "base.participation: ", "greater than 0"),
     case("too much participation", "base: {participation: 2}", "base.participation: ", "at most 1, got 2"),
-    case("momentum of one", "base: {momentum: 1}", "base.momentum: ", "less than 1"),
-    case("no rounds", "base: {rounds: 0}", "base.rounds: ", "at least 1"),
     case("endless rounds", "base: {rounds: 1000000000000}", "base.rounds: expected a value of at most 10000000, got"),
     case(
         "endless evaluations",
@@ -138,9 +121,7 @@ CASES = [
     ),
     case("a number beyond 64 bits", "base: {clients: 9223372036854775808}", "base.clients: ", "64 bits"),
     case("a number of 5,000 digits", f"base: {{lr: 0x{'f' * 5000}}}", "base.lr: ", "64 bits, got '0xffff"),
-    case("too many clients as a float", "base: {clients: 1e300}", "base.clients: expected a value less than"),
     case("an unknown precision", "base: {precision: fp8}", "base.precision: ", "did you mean 'fp"),
-    case("nothing for a value", "base: {lr: ~}", "base.lr: expected a number, got None"),
     case("an unknown kind", "base: {kind: centralised}", "base.kind: ", "did you mean 'centralized'?"),
     case("a field of another kind", "base: {kind: centralized, clients: 3}", "'clients' of a centralized experiment"),
     case("E and local_steps", "base: {E: 1, local_steps: 2}", "given twice: as E and as local_steps"),
@@ -155,12 +136,10 @@ CASES = [
         "grids: [{set: {kind: sharpness}, axes: {norm: [ln]}}]",
         "grids[0].axes.norm[0]: unknown field 'norm' of a sharpness experiment; did you mean 'normalized'?",
     ),
-    case("steps without a rate", "base: {kind: sharpness, rounds: 5}", "base.rounds: nothing trains without lr"),
     case("layer norm of one output", "base: {kind: sharpness, normalized: ln-all}", "at least 3 outputs, got 1"),
     case("a batch of one sample", "base: {kind: rank, width: 1, normalized: bn}", "bn is over samples", "only 1"),
     case("probes in a study", "base: {kind: rank, probes: [drift]}", "unknown field 'probes' of a rank experiment"),
     case("a rate where nothing trains", "base: {kind: rank, lr: 0.1}", "unknown field 'lr' of a rank experiment"),
-    case("half a unit", "axes: {width: [10, 2.5]}\nbase: {kind: rank}", "axes.width[1]: expected a whole number"),
     case(
         "a way to draw",
         "base: {kind: deep, init: hee}",
@@ -169,21 +148,13 @@ CASES = [
     ),
     # Components.
     case("an unknown method", "base: {method: fedavgg}", "base.method: ", "did you mean 'fedavg'? known: fedavg, "),
-    case("an unknown norm", "axes: {norm: [ln, lnn]}", "axes.norm[1]: unknown norm 'lnn'; did you mean 'ln'?"),
-    case("an unknown data set", "base: {dataset: cifar}", "base.dataset: ", "did you mean 'cifar10'?"),
-    case("an unknown probe", "base: {probes: [drit]}", "base.probes: unknown probe 'drit'"),
-    case("an unknown hyper-parameter", "base: {method: {name: fedyogi, bta1: 1}}", "base.method.bta1: ", "'beta1'"),
     case("another method's own", "axes: {method: [fedyogi, fedavg], method.tau: [0.1]}", "'tau' of method 'fedavg'"),
     case("a component without a name", "base: {norm: {groups: 2}}", "base.norm: expected a norm as a name"),
-    case("a component that is nothing", "base: {norm: ~}", "base.norm: expected a norm", "known: none, "),
     case(
         "a shorthand of text", "base: {partition: dirichlet:abc}", "base.partition.beta: expected a number, got 'abc'"
     ),
-    case("a negative shorthand", "base: {partition: dirichlet:-1}", "base.partition.beta: ", "greater than 0, got -1"),
-    case("a shorthand of zero", "base: {partition: classes:0}", "base.partition.n: ", "at least 1, got 0"),
     case("a shorthand of nothing", "base: {partition: dirichlet}", "base.partition.beta: a value is required"),
     case("no shorthand", "base: {partition: iid:3}", "takes no value after a colon"),
-    case("no widths", "base: {model: {name: mlp, widths: []}}", "base.model.widths: ", "at least 1"),
     case(
         "a sub-field that an axis hides",
         "base: {norm.groups: 4}\naxes: {norm: [gn]}",
@@ -212,24 +183,9 @@ CASES = [
         "axes.lr: has no effect on any cell: overrides[0].set.lr replaces it",
     ),
     case(
-        "an override that a later one replaces",
-        "overrides: [{if: {method: fedavg}, set: {lr: 1, E: 2}}, {if: {norm: none}, set: {lr: 2}}]",
-        "overrides[0].set.lr: has no effect on any cell: overrides[1].set.lr replaces it",
-    ),
-    case(
-        "a setting inside a component that every cell replaces",
-        "base: {method: {name: fedprox, mu: 0.9}}\naxes: {method.mu: [0.1, 0.2]}",
-        "base.method.mu: has no effect on any cell: axes.method.mu replaces it",
-    ),
-    case(
         "a value for excluded cells",
         "grids: [{axes: {norm: [none]}}, {set: {clients: 20, norm: ln}}]\nexclude: {norm: ln}",
         "grids[1].set.clients: has no effect on any cell: none that it would reach is left",
-    ),
-    case(
-        "a field of one kind that its grid replaces",
-        "base: {clients: 20}\ngrids: [{set: {clients: 30}}, {set: {kind: centralized}}]",
-        "base.clients: has no effect on any cell: grids[0].set.clients replaces it",
     ),
     Case(
         "--set that an override replaces",
@@ -250,11 +206,6 @@ CASES = [
         ("--set", "clients=20", "--only", "kind=centralized"),
     ),
     option("--set twice", ("--set", "E=1", "--set", "local_steps=2"), "--set E=1: has no effect: --set local_steps=2"),
-    option(
-        "--set of a setting, then of its component",
-        ("--set", "method.mu=1", "--set", "method=fedavg"),
-        "--set method.mu=1: has no effect: --set method=fedavg replaces it",
-    ),
     option(
         "--set of a component, then of another's setting",
         ("--set", "method=fedavg", "--set", "method.mu=1"),
@@ -279,7 +230,6 @@ CASES = [
     case("an empty axis", "axes: {lr: []}", "axes.lr: expected at least one value"),
     case("an axis that is no list", "axes: {lr: 0.1}", "axes.lr: expected a list of values, got 0.1; write [0.1]"),
     case("a zip of unequal lengths", "zip: {lr: [1, 2], E: [1]}", "zip: ", "equal length, lr has 2, E has 1"),
-    case("an axis under both names", "axes: {E: [1], local_steps: [2]}", "given twice: as E and as local_steps"),
     case("an axis in zip and axes", "grids: [{axes: {E: [1]}, zip: {local_steps: [2]}}]", "in axes and in zip"),
     case(
         "an axis that is also set",
@@ -289,13 +239,11 @@ CASES = [
     ),
     case("an axis of seeds", "axes: {seed: [1]}", "axes.seed: seeds are given by"),
     case("seeds that are no list", "grids: [{seeds: 3}]", "grids[0].seeds: expected a list of seeds or {range"),
-    case("the same seed twice", "grids: [{seeds: [1, 1]}]", "grids[0].seeds: expected different seeds, got 1 more"),
     case(
         "seeds of no grid", "seeds: [0]\ngrids: [{seeds: [1]}]", "seeds: has no effect: every grid has seeds of its own"
     ),
     case("an unknown generator", "axes: {lr: {logspce: [1, 2, 3]}}", "axes.lr: expected a list of values, {range"),
     case("a range with a step", "axes: {E: {range: [1, 9, 2]}}", "axes.E: expected range: [start, stop]"),
-    case("a range that falls", "axes: {E: {range: [3, 1]}}", "start below stop"),
     case("an endless range", "axes: {E: {range: [0, 1000000000]}}", "axes.E: ", "at most 1,000,000 of them"),
     Case(
         "many endless ranges",
@@ -309,7 +257,6 @@ CASES = [
     ),
     Case("a range of seeds times a range", "axes: {E: {range: [1, 2001]}}\nseeds: {range: [0, 1000]}", ("split it",)),
     case("logspace from zero", "axes: {lr: {logspace: [0, 1, 3]}}", "above 0, got [0, 1, 3]"),
-    case("logspace from below zero", "axes: {lr: {logspace: [-1, 1, 3]}}", "above 0"),
     case("logspace without a number", "axes: {lr: {logspace: [0.1, 1]}}", "logspace: [first, last, n] (3 numbers)"),
     case("half a point", "axes: {lr: {linspace: [0.1, 1, 2.5]}}", "n a whole number"),
     case(
@@ -327,25 +274,17 @@ CASES = [
     ),
     case("an unknown name in a rule", "exclude: [{method: fedyog}]", "exclude[0].method: ", "did you mean 'fedyogi'?"),
     case("an unknown field in a rule", "exclude: [{metod: fedavg}]", "exclude[0].metod: ", "did you mean 'method'?"),
-    case("a wrong value in a rule", "exclude: [{lr: fast}]", "exclude[0].lr: expected a number"),
     case("nothing is left", "exclude: [{method: fedavg}]", "no cell is left"),
     case("an override without if", "overrides: [{set: {lr: 1}}]", "overrides[0].if: a value is required"),
-    case("an override with a wrong value", "overrides: [{if: {norm: none}, set: {lr: -1}}]", "overrides[0].set.lr: "),
     case("no seeds", "seeds: []", "seeds: expected at least one seed"),
-    case("a negative seed", "seeds: [0, -1]", "seeds: ", "got -1"),
     case("a seed twice", "seeds: [0, 1, 0]", "seeds: expected different seeds, got 0"),
-    case("a seed that is no number", "seeds: [a]", "seeds: ", "got 'a'"),
-    case("a number of seeds", "seeds: 3", "seeds: expected a list of seeds"),
     case("a mapping as a kind", "base: {kind: {a: 1}}", "base.kind: unknown kind"),
     case("a mapping as an excluded kind", "exclude: [{kind: {a: 1}}]", "exclude[0].kind: unknown kind"),
     case("a list as a kind of a rule", "overrides: [{if: {kind: [a]}, set: {lr: 1}}]", "if.kind: unknown kind"),
     option("--only of a mapping as a kind", ("--only", "kind={a: 1}"), "--only kind={a: 1}: kind: unknown kind"),
     # Other keys.
     case("no cores", "resources: {cpus: 0}", "resources.cpus: ", "at least 1, got 0"),
-    case("much memory", "resources: {mem: lots}", "resources.mem: ", "like 512M or 2G, got 'lots'"),
     case("a while", "resources: {time: soon}", "resources.time: ", "like 30m", "got 'soon'"),
-    case("an unknown resource", "resources: {cpu: 1}", "resources.cpu: unknown key", "did you mean 'cpus'?"),
-    case("no attempts", "retry: {max_attempts: 0}", "retry.max_attempts: ", "at least 1"),
     case("an unknown backend", "backend: {kind: slrum}", "backend.kind: ", "did you mean 'slurm'?"),
     case("slurm without a profile", "backend: {kind: slurm}", "backend.profile: a value is required"),
     case("an unknown W&B mode", "wandb: {mode: onlin}", "wandb.mode: ", "did you mean 'online'?"),
@@ -355,8 +294,6 @@ CASES = [
     case("no rows", "report: {rows: []}", "report.rows: expected at least 1 of them, got []"),
     case("rows of no field", "report: {rows: [metod]}", "report.rows[0]: ", "did you mean 'method'?"),
     case("columns of data sets", "report: {cols: dataset}\n", "report.cols[0]: ", "has tables of its own", "partition"),
-    case("rows of models", "report: {rows: [norm, model]}\n", "report.rows[1]: ", "has tables of its own"),
-    case("columns of a model's setting", "report: {cols: [model.widths]}\n", "report.cols[0]: ", "tables of its own"),
     case("columns of seeds", "report: {cols: [seed]}\n", "report.cols[0]: ", "a cell is the mean over its seeds"),
     case("columns of kinds", "report: {cols: [kind]}\n", "report.cols[0]: ", "each kind of experiment has tables"),
     case("columns of a request", "report: {cols: [eval_every]}\n", "report.cols[0]: ", "what a run records"),
@@ -386,14 +323,10 @@ CASES = [
         "report.contrasts[0].norm: no two cells of a data set and model, with a seed in common, differ in norm alone",
     ),
     case("an unknown baseline", "report: {baseline: {method: fedav}}", "report.baseline.method: ", "'fedavg'"),
-    case("a headline of no field", "report: {headline: {partitoin: iid}}", "headline[0].partitoin: ", "'partition'"),
     case("an unknown headline", "report: {headline: [{norm: fm}]}", "report.headline[0].norm: ", "'fn'"),
-    case("an unknown contrast", "report: {contrasts: [{norm: fm, against: none}]}", "report.contrasts", "'fn'"),
-    case("an unknown reference", "report: {contrasts: [{norm: fn, against: nine}]}", ".against: ", "'none'"),
     case(
         "an unknown condition", "report: {contrasts: [{norm: fn, against: none, if: {nrom: 1}}]}", ".if.nrom: ", "norm"
     ),
-    case("a contrast of no field", "report: {contrasts: [{nrom: fn, against: none}]}", ".nrom: ", "norm"),
     planned(
         "a contrast of two fields",
         "{norm: ln, method: fedprox, against: none}",
@@ -413,7 +346,6 @@ CASES = [
         "contrasts[0].norm[1]: gn matches no cell: fix or remove it; here norm is one of: none, ln",
     ),
     planned("a reference that no cell has", "{norm: ln, against: bn}", "against: bn matches no cell", ": none, ln"),
-    planned("a contrast of a fixed field", "{head: cosine, against: linear}", "head: cosine matches no", ": linear"),
     planned(
         "a condition that no cell meets",
         "{norm: ln, against: none, if: {method: fedprox}}",
@@ -455,7 +387,6 @@ CASES = [
     ),
     case("an interaction of one value", interaction("{partition: [iid]}"), "between: ", "two different values"),
     case("an interaction of no field", interaction("[iid]"), "between: expected one field"),
-    case("an interaction of an unknown value", interaction("{partition: [iid, idd]}"), "'iid'"),
     case("an interaction of a field with itself", interaction("{norm: [ln, gn]}"), "another field than norm"),
     case("a contrast without reference", "report: {contrasts: [{norm: fn}]}", "contrasts[0]: expected one field"),
     case("tuning no field", "report: {tune: [lrr]}", "report.tune[0]: ", "did you mean 'lr'?"),
@@ -469,12 +400,10 @@ CASES = [
     option("--set inside a number", ("--set", "version.x=1"), "version is 1 and has no 'x'"),
     option("--set of an unknown field", ("--set", "axes.lrr=[1]"), "did you mean 'lr'?"),
     option("--set of a field that is an axis", ("--set", "lr=1"), "--set lr=1: ", "use --set axes.lr="),
-    option("--set of a wrong value", ("--set", "axes.lr=[x]"), "--set axes.lr=[x]: axes.lr[0]: expected a number"),
     option("--set of a name with a path", ("--set", "name=../x"), "--set name=../x: name: expected a name"),
     option("--only of an unknown field", ("--only", "metod=x"), "--only metod=x: ", "did you mean 'method'?"),
     option("--only without =", ("--only", "lr"), "--only lr: expected FIELD=VALUE"),
     option("--only of nothing", ("--only", "lr=5"), "--only lr=5: ", "here lr is one of: 0.1, 0.2"),
-    option("--only of an unknown name", ("--only", "norm=lm"), "--only norm=lm: norm: unknown norm 'lm'"),
     option("--limit 0", ("--limit", "0"), "--limit 0: expected at least 1 run"),
 ]
 
@@ -512,11 +441,7 @@ def test_bad_input_is_one_message_and_exit_code_2(case: Case, tmp_path: Path, re
 def test_a_missing_file_lists_the_files_beside_it(tmp_path: Path, refusal: Callable[..., str]) -> None:
     (tmp_path / "there.yaml").touch()
     message = refusal("sweep", str(tmp_path / "their.yaml"))
-    assert "their.yaml: no such file" in message
-    assert "there.yaml" in message
-
-
-def test_a_directory_is_no_sweep_file(tmp_path: Path, refusal: Callable[..., str]) -> None:
+    assert "their.yaml: no such file" in message and "there.yaml" in message
     assert "got a directory" in refusal("sweep", str(tmp_path))
 
 

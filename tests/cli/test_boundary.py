@@ -48,14 +48,9 @@ def flbench(
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8:strict"])
 def test_what_the_output_cannot_encode_is_replaced(folder: Path, encoding: str) -> None:
-    for command in (["status"], ["show", "methods"]):
+    for command, expected in ((["show", "methods"], 0), (["status", "ø–\N{GREEK SMALL LETTER MU}"], 2)):
         code, text, _ = flbench(folder, *command, python=sys.executable, PYTHONIOENCODING=encoding)
-        assert code == 0
-        assert text
-    code, text, _ = flbench(
-        folder, "status", "ø–\N{GREEK SMALL LETTER MU}", python=sys.executable, PYTHONIOENCODING=encoding
-    )
-    assert code == 2
+        assert (code, bool(text)) == (expected, expected == 0)
 
 
 def test_a_full_disk_of_the_output_is_reported_as_such(folder: Path) -> None:
@@ -76,7 +71,7 @@ def test_a_closed_pipe_is_no_error_of_the_store(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-", "2>/dev/full"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-", "2>/dev/full"])
 def test_closed_outputs_change_no_exit_code(folder: Path, closed: str) -> None:
     shell = f'"$0" -c "from flbench.cli import main; main()" "$@" {closed}'
     for arguments, expected in ((["status"], 0), (["status", "nothing"], 2)):
@@ -165,21 +160,35 @@ def test_no_setting_of_matplotlib_and_no_variable_of_a_library_changes_a_figure(
         "SOURCE_DATE_EPOCH": "abc",
     }
 
-    def drawn(into: str, python: str | None = None, **variables: str) -> dict[str, bytes]:
-        commands = (
+    def drawn(into: str, python: str, **variables: str) -> dict[str, bytes]:
+        commands = [
             *(["plot", "curves", "--store", "runs", "--out", f"{into}/curves.{suffix}"] for suffix in ("pdf", "svg")),
             ["report", "--store", "runs", "--figures", f"{into}/all", "--out", f"{into}.md"],
             ["show", "partition", "partition=iid", "--out", f"{into}/labels.pdf"],
-        )
-        for command in commands:
-            code, _, errors = flbench(folder, *command, python=python, **variables)
-            assert code == 0, errors
+        ]
+        called = [python, "-c", IN_TURN.format(commands)]
+        done = subprocess.run(called, cwd=folder, env={**os.environ, **variables}, capture_output=True, timeout=240)
+        assert done.returncode == 0, done.stderr
         return {str(path.relative_to(folder / into)): path.read_bytes() for path in (folder / into).rglob("*.*")}
 
-    expected = drawn("plain")
+    expected = drawn("plain", warm_python())
     assert len(expected) >= 5
     shutil.copy(settings, folder / "matplotlibrc")
     assert drawn("hostile", sys.executable, **hostile) == expected
+
+
+#: Calls several commands, as far as they succeed.
+IN_TURN = """
+import sys
+from flbench.cli import main
+for command in {}:
+    sys.argv = ["flbench", *command]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
 
 
 def test_a_matplotlibrc_that_cannot_be_read_is_named(folder: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_spec_chooses_the_runs(run: Run) -> None:
     assert said.startswith("wrote one.parquet: 2 of 2 runs, ")
 
 
-def test_an_imported_run_is_complete(run: Run, tmp_path: Path) -> None:
+def test_an_imported_run_is_complete(run: Run, varied: Store, tmp_path: Path) -> None:
     store, request = Store(tmp_path / "a"), experiment()
     finish(store, request, 0.8, probes={"drift": {"mean_norm": 1.0}})
     export(store, Path("one.parquet"))
@@ -100,6 +100,10 @@ def test_an_imported_run_is_complete(run: Run, tmp_path: Path) -> None:
     assert (after.metrics(), after.experiment()) == (before.metrics(), request)
     assert copy.claim(request, Lease.here()) is None, "no worker executes it again"
     assert copy.claim(experiment(rounds=40), Lease.here()) is not None, "but it can be extended"
+    export(varied, Path("all.parquet"))
+    finish(Store(Path("c")), FN, lines=records([10, 20], 0.6))
+    assert run("import", "all.parquet", "--store", "c") == (0, "1 already there, 7 imported\n")
+    assert [result.rounds for result in Store(Path("c")).run(FN.run_id).results()] == [20, 40], "an extension is added"
 
 
 @pytest.mark.parametrize(
@@ -127,14 +131,6 @@ def test_an_import_into_a_store_that_knows_the_run(
     assert (f"not imported: run {request.run_id} of 20 rounds: {outcome} in b\n" in said) == refused
     assert (other.run(request.run_id).state(request).status == "done") == (outcome != "in use")
     assert (other.run(request.run_id).metrics() == before) == (outcome != "imported"), "nothing is overwritten"
-
-
-def test_an_import_adds_an_extension_to_the_run(run: Run, varied: Store) -> None:
-    export(varied, Path("all.parquet"))
-    other = Store(Path("b"))
-    finish(other, FN, lines=records([10, 20], 0.6))
-    assert run("import", "all.parquet", "--store", "b") == (0, "1 already there, 7 imported\n")
-    assert [result.rounds for result in other.run(FN.run_id).results()] == [20, 40]
 
 
 def test_the_ends_of_runs_report_the_same_numbers(varied: Store, tmp_path: Path) -> None:
@@ -165,16 +161,6 @@ def test_the_ends_of_runs_report_the_same_numbers(varied: Store, tmp_path: Path)
         assert tail.record["seconds"] == tail.last["seconds"]
         assert "<sub>last 80.00" in text(source, [long], select_by="tail")
         assert "last 80.00" not in text(source, [long])
-
-
-def test_damaged_metrics_are_reported(tmp_path: Path) -> None:
-    store = filled(tmp_path / "a", [experiment(), experiment(seed=1)])
-    run = store.run(experiment().run_id)
-    path = run.path / "attempts" / "0001" / "metrics.jsonl"
-    path.write_bytes(path.read_bytes().replace(b"0.6", b"0.7"))
-    exported, problems = export_runs(store, store.run_ids())
-    assert [one.run_id for one in exported] == [experiment(seed=1).run_id]
-    assert len(problems) == 1 and run.run_id in problems[0]
 
 
 CURE = "; if a plug-in has it, name its file with --plugin or in $FLBENCH_PLUGINS"
@@ -211,22 +197,24 @@ def test_runs_that_cannot_be_used_here_are_left_out(
     assert checked == code and said.endswith(says)
 
 
-def test_files_of_the_first_layout_are_read(tmp_path: Path) -> None:
-    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
-    (new,) = exports.read(path)
-    known = {"final": new.records[-1], "sha256": "0" * 64}
-    rewrite(path, lambda row: row.update(result=canonical_json({**json.loads(row["result"]), **known})))
-    assert exports.read(path) == [new]
-
-
 def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
-    first = export(filled(tmp_path / "a", [experiment()]), tmp_path / "a.parquet")
-    other = Store(tmp_path / "b")
+    store, other = filled(tmp_path / "a", [experiment(), experiment(seed=1)]), Store(tmp_path / "b")
+    first = export(store, tmp_path / "a.parquet")
     finish(other, experiment(), 0.123)
     second = export(other, tmp_path / "b.parquet")
     with pytest.raises(UserError, match=r"b\.parquet: run .* has other numbers here than in an earlier file"):
         FilesSource([first, second])
-    assert len(list(FilesSource([first, first]).stored_runs())) == 1
+    assert len(list(FilesSource([first, first]).stored_runs())) == 2
+    whole = exports.read(first)
+    known = {"final": whole[0].records[-1], "sha256": "0" * 64}  # as in the first layout of the file
+    rewrite(first, lambda row: row.update(result=canonical_json({**json.loads(row["result"]), **known})))
+    assert exports.read(first) == whole
+    # A run whose metrics are damaged is named, the others are exported.
+    path = store.run(experiment().run_id).path / "attempts" / "0001" / "metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"0.6", b"0.7"))
+    exported, problems = export_runs(store, store.run_ids())
+    assert [one.run_id for one in exported] == [experiment(seed=1).run_id]
+    assert len(problems) == 1 and experiment().run_id in problems[0]
 
 
 @pytest.mark.parametrize(

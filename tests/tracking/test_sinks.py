@@ -158,6 +158,13 @@ def test_a_tensorboard_that_is_open_follows_a_running_run(store: Store, tmp_path
         (name,) = multiplexer.Runs()
         assert [event.step for event in multiplexer.Scalars(name, "acc")] == [5, 10, 15, 20][:count]
     assert multiplexer.Tensors(name, "result")
+    # File systems count bytes, of which a Chinese character has three.
+    finish(store, request := experiment(dataset=f"folder:/data/{'猫' * 60}/{'狗' * 60}"))
+    found = finished_view(store.run(request.run_id), ())
+    assert found is not None
+    TensorBoardSink(tmp_path / "long").send(found[0], ())
+    (one,) = (tmp_path / "long").iterdir()
+    assert len(one.name.encode()) < 255 and one.name.endswith(request.run_id)
 
 
 def test_tensorboard_shows_settings_results_tables_and_figures(tmp_path: Path) -> None:
@@ -245,27 +252,12 @@ def test_a_missing_package_and_unknown_trackers_are_one_error(tmp_path: Path, mo
         ("tensorbord", "did you mean 'tensorboard'?"),
     ],
 )
-def test_mistakes_in_a_sweep_file_name_the_line(tmp_path: Path, track: str, reason: str) -> None:
+def test_a_sweep_file_names_its_trackers(tmp_path: Path, track: str, reason: str) -> None:
     with pytest.raises(UserError, match=r"toy.yaml:\d+: track: ") as error:
         planned(tmp_path, f"{SPEC}track: {track}\n")
     assert reason in str(error.value)
-
-
-def test_a_sweep_file_names_its_trackers(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     toys = planned(tmp_path, f"{SPEC}track: tensorboard\n")
     result = CliRunner().invoke(app, ["sync", "--store", str(toys.store.root), "--mode", "off"])
     assert "turned off" in result.stdout
     assert f"4 of 4 runs are in {toys.store.root}/tensorboard" in result.stdout
-
-
-def test_a_folder_of_tensorboard_has_a_name_that_a_file_system_accepts(store: Store) -> None:
-    """File systems count bytes, of which a Chinese character has three."""
-    pytest.importorskip("tensorboard")
-    finish(store, request := experiment(dataset=f"folder:/data/{'猫' * 60}/{'狗' * 60}"))
-    found = finished_view(store.run(request.run_id), ())
-    assert found is not None
-    folder = store.root / "logs"
-    TensorBoardSink(folder).send(found[0], ())
-    (one,) = folder.iterdir()
-    assert len(one.name.encode()) < 255 and one.name.endswith(request.run_id)
