@@ -106,13 +106,24 @@ def summary(sweep: Sweep, finished: Mapping[str, float], workers: int) -> dict[s
 
     Returns:
         ``name, spec_hash, arithmetic, varying, runs, done, missing``, ``search`` (null where all runs are trained to
-        the end) and ``estimated_seconds`` (wall time with ``workers``, null before any run has finished).
+        the end; with the expected rounds, and those of the case that all settings tie) and ``estimated_seconds`` (wall
+        time with ``workers``, null before any run has finished).
     """
     missing = [run for run in sweep.experiments if run.run_id not in finished]
-    search = _search(sweep)
     seconds = estimate(sweep.experiments, missing, finished, workers)
-    if search is not None and seconds is not None:
-        seconds *= search["expected_rounds"] / search["largest_rounds"]
+    search: dict[str, Any] | None = None
+    if sweep.search is not None:
+        races = sweep.search.races((run, run.cell_id, run.to_json()) for run in sweep.experiments)
+        expected = sum(map(sweep.search.expected_rounds, races))
+        largest = sum(run.rounds for run in sweep.experiments)
+        settings = [list(sizes) for sizes in sorted({tuple(sweep.search.sizes(race)) for race in races})]
+        search = {
+            **sweep.search.to_json(),
+            "settings": settings,
+            "expected_rounds": expected,
+            "largest_rounds": largest,
+        }
+        seconds = None if seconds is None else seconds * (expected / largest)
     return {
         "name": sweep.name,
         "spec_hash": sweep.spec_hash,
@@ -123,20 +134,6 @@ def summary(sweep: Sweep, finished: Mapping[str, float], workers: int) -> dict[s
         "missing": len(missing),
         "search": search,
         "estimated_seconds": seconds,
-    }
-
-
-def _search(sweep: Sweep) -> dict[str, Any] | None:
-    """Return how a sweep is searched, with its expected rounds and those it has if all settings tie."""
-    search = sweep.search
-    if search is None:
-        return None
-    races = search.races((run, run.cell_id, run.to_json()) for run in sweep.experiments)
-    return {
-        **search.to_json(),
-        "settings": [list(sizes) for sizes in sorted({tuple(search.sizes(race)) for race in races})],
-        "expected_rounds": sum(search.expected_rounds(race) for race in races),
-        "largest_rounds": sum(run.rounds for run in sweep.experiments),
     }
 
 
@@ -158,30 +155,26 @@ def estimate(
         return None
     rate = fmean(seconds / work for (*_, work), found in measured.items() for seconds in found)
     known = {cost: median(found) for cost, found in measured.items()}
-    costs = ((run, _cost(run)) for run in missing)
-    total: float = sum(
-        max(1, run.rounds) * known.get(cost, rate * cost[-1]) for run, cost in costs
-    )  # a study has no rounds
+    costs = ((max(1, run.rounds), _cost(run)) for run in missing)  # a study has no rounds
+    total: float = sum(rounds * known.get(cost, rate * cost[-1]) for rounds, cost in costs)
     return total / min(workers, len(missing))
 
 
 def _cost(run: Experiment) -> tuple[Any, ...]:
-    """Return what runs share whose rounds take equally long; the last is the work of a round."""
-    if not isinstance(run, Training):
-        return run.cell_id, _work(run)
-    method = getattr(run, "method", run.norm)
-    return run.kind, run.dataset, run.model, run.norm.name, method.name, run.precision, _work(run)
+    """Return what runs share whose rounds take equally long; the last is the work of a round.
 
-
-def _work(run: Experiment) -> int:
-    """Return the approximate number of samples of a round; 1 for a study, whose rounds are measured as a whole."""
+    The work is the approximate number of samples, and 1 for a study, whose rounds are measured as a whole.
+    """
     if not isinstance(run, Training):
-        return 1
+        return run.cell_id, 1
     clients, cohort = (run.clients, run.cohort_size) if isinstance(run, Federated) else (1, 1)
     if run.local_epochs is not None:
         whole: tuple[int, int] = getattr(run.dataset, "counts", None) or (1, 1)
-        return math.ceil(whole[0] * cohort / clients) * run.local_epochs
-    return cohort * (run.local_steps or 1) * run.batch_size
+        work = math.ceil(whole[0] * cohort / clients) * run.local_epochs
+    else:
+        work = cohort * (run.local_steps or 1) * run.batch_size
+    method = getattr(run, "method", run.norm)
+    return run.kind, run.dataset, run.model, run.norm.name, method.name, run.precision, work
 
 
 def _arithmetic_lines(sweep: Sweep, search: Mapping[str, Any] | None) -> Iterator[str]:

@@ -120,7 +120,7 @@ def _requested(store: Store, sweeps: Sequence[Sweep]) -> set[str]:
 
 
 def _finished(store: Store, run_ids: Iterable[str], *, ends: bool = False) -> tuple[list[Exported], str]:
-    """Return the results that count of some runs, and a text about superseded ones; print which are damaged."""
+    """Return the results of some runs that count, and a text about superseded ones; print which are damaged."""
     exported, problems = transfer.export_runs(store, run_ids, ends=ends)
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)

@@ -34,7 +34,7 @@ class Pipe(Console):
         self.width = PIPE
         for table in (one for one in objects if isinstance(one, Table)):
             size = Measurement.get(self, unlimited, table)
-            # A table without lines is to have one line a row; the cells of others are wrapped where their words fit.
+            # A table without lines has one line a row; one with lines wraps its cells if its words fit.
             if table.box is None or size.minimum > PIPE:
                 self.width = max(self.width, size.maximum)
         super().print(*objects, **options)

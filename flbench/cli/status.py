@@ -39,7 +39,7 @@ PERIOD = 2.0
 MOST_ROWS = 16
 MOST_FAILURES = 3
 
-#: Terminal width from which all columns are shown, and the most states beside which a narrower one shows the speed.
+#: A terminal of this width shows all columns; a narrower one shows the speed beside at most so many states.
 WIDE = 120
 MOST_STATES = 4
 

@@ -31,7 +31,7 @@ from flbench.tracking.jobs import planned_sweep
 #: Rows of the tables of running and of failed runs at most; the rest is counted.
 MOST_ROWS = 50
 
-#: Logs of finished runs at most: of a sweep of 500 runs that all have a log, the page has 167 kB, 88 with 50 of them.
+#: Logs of finished runs that are listed at most. With 500 of them a page has 167 kB, with 50 it has 88 kB.
 MOST_LOGS = 500
 
 #: Seconds after which an open page loads itself again, at least.

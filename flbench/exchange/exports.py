@@ -34,8 +34,8 @@ _SCHEMA_KEY = b"flbench.schema"
 _SIGNED = ("run_id", "experiment", "result", "metrics", "environment")
 _COLUMNS = (*_SIGNED, "sha256")
 
-#: Most bytes that a file may unpack to; exported runs unpack to 12 times their size, and 100,000 runs to 0.3 GB. How
-#: many any file may unpack to, whatever its size.
+#: A file may unpack to this many bytes at most: exported runs unpack to 12 times their size, 100,000 runs to 0.3 GB. A
+#: small file may unpack to the second number, whatever its size.
 MOST_BYTES, SMALL = 1 << 30, 4 << 20
 
 #: Most bytes of a row's text; 100,000 evaluations have 30 million. The values in JSON take up to 20 times as much.
@@ -67,7 +67,7 @@ class Exported:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """The metrics, one record per evaluated round; parsed again by each access: they take 8 times the memory."""
+        """The metrics, one record per evaluated round; parsed by each access, since they take 8 times the memory then."""
         return parse_records(self.metrics)
 
     def to_row(self) -> dict[str, str]:

@@ -77,7 +77,7 @@ def current(exported: Iterable[Exported]) -> tuple[list[Exported], list[Exported
     """Return the results that count, and those that are superseded, both in their order.
 
     A result is superseded if it was computed with other source code of a plug-in than the present one, and a result
-    with the present code has all that it answers. Where no result has the present code, all count.
+    with the present code answers the same request. If no result has the present code, all count.
     """
     by_run: dict[str, list[Exported]] = {}
     for one in exported:

@@ -236,7 +236,7 @@ class Mirror:
         return None
 
     def _send(self, run_id: str, version: str, send: Callable[[Sink], None]) -> None:
-        """Send something and record its version, if any. A kill at any moment leaves a log without a false claim."""
+        """Send something and record its version, if any; after a kill at any moment the log claims nothing false."""
         self._log.begin(run_id)
         try:
             self._in_time(lambda: send(self._open_sink()))
