@@ -67,7 +67,7 @@ class Exported:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """The metrics, one record per evaluated round; parsed by each access, since they take 8 times the memory then."""
+        """The metrics, one record per evaluated round; parsed by each access: they take 8 times the memory."""
         return parse_records(self.metrics)
 
     def to_row(self) -> dict[str, str]:
