@@ -6,34 +6,16 @@ from pathlib import Path
 import pytest
 
 from flbench.cli.completion import figures
-from tests.cli.test_report import fill, flbench, here  # noqa: F401  the fixture
+from tests.exchange.conftest import Run, here, run  # noqa: F401  the fixtures
 
 
-def test_a_kind_is_drawn_into_a_file(
-    here: Path,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    fill(here / "runs")
+def test_a_kind_is_drawn_into_files_and_folders(run: Run) -> None:  # noqa: F811
     for name in ("a/figure.svg", "figure.png", "figure.pdf"):
-        assert flbench(monkeypatch, "plot", "curves", "tiny.yaml", "--out", name) == 0
-        assert capsys.readouterr().out == f"wrote {name}\n"
-        assert (here / name).stat().st_size > 5000
-
-
-def test_several_figures_are_numbered(
-    here: Path,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    fill(here / "runs")
-    assert flbench(monkeypatch, "plot", "labels", "tiny.yaml", "--out", "who.png") == 0
-    assert capsys.readouterr().out == "wrote who.png\nwrote who-2.png\n"
-
-
-def test_a_folder_gets_svg_and_png(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    fill(here / "runs")
-    assert flbench(monkeypatch, "plot", "curves", "tiny.yaml", "--out", "folder") == 0
+        assert run("plot", "curves", "tiny.yaml", "--out", name) == (0, f"wrote {name}\n")
+        assert Path(name).stat().st_size > 5000
+    several = run("plot", "labels", "tiny.yaml", "--out", "who.png")
+    assert several == (0, "wrote who.png\nwrote who-2.png\n"), "several figures are numbered"
+    assert run("plot", "curves", "tiny.yaml", "--out", "folder")[0] == 0
     assert sorted(path.name for path in Path("folder").iterdir()) == ["curves-digits-mlp.png", "curves-digits-mlp.svg"]
 
 
@@ -48,23 +30,13 @@ def test_a_folder_gets_svg_and_png(here: Path, monkeypatch: pytest.MonkeyPatch) 
         (["cost"], "these runs do not support a figure of bytes until the target"),
     ],
 )
-def test_figures_that_cannot_be_drawn_are_reported(
-    here: Path,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    message: str,
-) -> None:
-    fill(here / "runs")
-    assert flbench(monkeypatch, "plot", *words, "tiny.yaml") == 2
-    assert message in capsys.readouterr().err
+def test_figures_that_cannot_be_drawn_are_reported(run: Run, words: list[str], message: str) -> None:  # noqa: F811
+    code, said = run("plot", *words, "tiny.yaml")
+    assert code == 2 and message in said
 
 
-def test_every_kind_is_listed_and_completes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert flbench(monkeypatch, "show", "figures", "--json") == 0
-    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+def test_every_kind_is_listed_and_completes(run: Run) -> None:  # noqa: F811
+    listed = {row["name"]: row for row in json.loads(run("show", "figures", "--json")[1])}
     assert [*listed] == figures("")
     assert listed["lr"]["requires"] == "at least three rates, all trained to the end"
     assert figures("cu") == ["curves"]
