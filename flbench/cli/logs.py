@@ -49,7 +49,7 @@ def logs(
     """
     opened = Store(store, create=False)
     targets = find_targets(opened, names)
-    entries = list(entries_of(opened, targets.plans, targets.run_ids))
+    entries = list(entries_of(opened, targets))
     of_sweep = bool(targets.plans)
     logs = [
         RunLog(opened, entry, f"{entry.run_id} " if len(entries) > 1 else "", follow=follow, terse=of_sweep)

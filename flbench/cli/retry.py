@@ -37,11 +37,9 @@ def retry(
     Example: flbench retry lr_robustness --only method=scaffold
     """
     opened = Store(store, create=False)
-    targets = find_targets(opened, names)
     wanted = condition(only or ())
-    entries = entries_of(opened, targets.plans, targets.run_ids)
     found = []
-    for entry in entries:
+    for entry in entries_of(opened, find_targets(opened, names)):
         state = opened.run(entry.run_id).state(entry.request())
         if state.status not in ("failed", "lost") or not (state.failures or state.user_fixable):
             continue

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Self
 
 import typer
@@ -90,7 +90,7 @@ def sync(
     def say(line: str) -> None:
         print(redact(line), file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    with ends_quietly(), Waiting(say, quiet=beside) as output:
+    with ends_quietly(), Waiting(say, quiet=beside).shown() as output:
         results = [
             result
             for name, make in jobs.items()
@@ -111,19 +111,19 @@ class Waiting:
     def __init__(self, write: Callable[[str], None], *, quiet: bool = False) -> None:
         self._write, self._doing, self._drawn = write, "", False
         self._console = Console(stderr=True)
-        self._lock, self._over = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._over.wait if quiet else self._show_steps, daemon=True)
+        self._lock, self._over, self._quiet = threading.Lock(), threading.Event(), quiet
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-        self._clear()
+    @contextmanager
+    def shown(self) -> Iterator[Self]:
+        """Show the steps until the end of the context."""
+        thread = threading.Thread(target=self._over.wait if self._quiet else self._show_steps, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._over.set()
+            thread.join()
+            self._clear()
 
     def say(self, line: str) -> None:
         """Write a line of the result."""

@@ -76,16 +76,16 @@ def expect_plans(store: Store, name: str) -> list[Path]:
     return found
 
 
-def entries_of(store: Store, directories: Iterable[Path], run_ids: Sequence[str]) -> Iterator[Entry]:
-    """Yield every run of some plans and some single runs, each once, with the most rounds that were requested."""
+def entries_of(store: Store, targets: Targets) -> Iterator[Entry]:
+    """Yield every run of the plans and every single run once, with the most rounds that were requested."""
     longest: dict[str, Entry] = {}
-    for directory in directories:
+    for directory in targets.plans:
         for entry in read_plan(directory / "plan.jsonl"):
             known = longest.get(entry.run_id)
             if known is None or known.experiment["rounds"] < entry.experiment["rounds"]:
                 longest[entry.run_id] = entry
     yield from longest.values()
-    for run_id in run_ids:
+    for run_id in targets.run_ids:
         if run_id not in longest:
             yield entry_of(store, run_id)
 
