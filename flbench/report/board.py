@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from flbench.report.budget import Budgets
 from flbench.report.claims import Chapter
-from flbench.report.lr_range import Ranges
 from flbench.report.planned import Planned
 from flbench.report.provenance import Provenance
 from flbench.report.runs import Collection
 from flbench.report.summary import Overall
 from flbench.report.supplement import Supplement
 from flbench.report.tables import Table
+from flbench.report.tuning import Budget, Range, Rows
 from flbench.sweeps.layout import Layout
 
 S = TypeVar("S", bound=Supplement)
@@ -45,8 +44,8 @@ class Section:
     own_shard: tuple[Table, ...]  # methods that keep parameters on the clients, on the clients' own data
     details: tuple[Table, ...]  # the tuned tables, or all of a kind where nothing was tuned, with comparisons and costs
     planned: tuple[Planned, ...]  # the planned comparisons, of the same tables
-    budgets: tuple[Budgets, ...]  # what fewer tuned settings give
-    ranges: tuple[Ranges, ...]  # the learning rates with which each row works
+    budgets: tuple[Rows[Budget], ...]  # what fewer tuned settings give
+    ranges: tuple[Rows[Range], ...]  # the learning rates with which each row works
     fingerprints: tuple[str, ...]  # versions of the data
 
     @property

@@ -18,9 +18,9 @@ from flbench.report.cells import Cell, cells_of, grouped, merge_rows, rows_of, t
 from flbench.report.figures.style import COLORS, color_numbers
 from flbench.report.parts import Part
 from flbench.report.runs import Run, varied_methods
-from flbench.report.selection import tune
 from flbench.report.tables import KIND_TITLES, Table, lay_out, varies
 from flbench.report.ticks import Tick, axis_label, axis_names, axis_value, place_label, tick
+from flbench.report.tuning import tune
 from flbench.report.wording import gap_text, lines_below, mean_text, row_name
 from flbench.sweeps.axes import SECTION, axes_of
 from flbench.sweeps.layout import Layout

@@ -104,58 +104,35 @@ def answers(sections: Sequence[Section], found: Headline | None) -> list[Answer]
 def headline(sections: Sequence[Section]) -> Headline | None:
     """Return the table of the columns that the sweeps name, else of each section's first ones; None without columns."""
     columns = [column for section in sections for column in _columns_of(section, len(sections))]
-    if not columns:
-        return None
-    row_axes = tuple(dict.fromkeys(axis for column in columns for axis in column.table.row_axes))
-    places = [_places(column.table, row_axes) for column in columns]
-    return _headline(row_axes, columns, places, most=MOST_ROWS)
+    return _headline(columns, most=MOST_ROWS) if columns else None
 
 
 def whole(section: Section, kind: str) -> Headline:
     """Return all columns and rows of a section's tables on one kind of experiment, in their order."""
     tables = [table for table in section.details if table.kind == kind]
-    columns = [Column(section, table, number) for table in tables for number in range(len(table.cols))]
-    places = [{row: r for r, row in enumerate(column.table.rows)} for column in columns]
-    return _headline(tables[0].row_axes, columns, places, most=None)
+    return _headline([Column(section, table, c) for table in tables for c in range(len(table.cols))], most=None)
 
 
-def _headline(
-    row_axes: tuple[str, ...],
-    columns: Sequence[Column],
-    places: Sequence[Mapping[tuple[Tick, ...], int]],
-    most: int | None,
-) -> Headline:
-    """Return a table of some columns.
-
-    Args:
-        row_axes: the fields of its rows.
-        columns: its columns.
-        places: for each column, the rows of its table by their place on ``row_axes``.
-        most: how many rows to show, the most important ones first; None: all, in their order.
-    """
-    cells: list[dict[tuple[Tick, ...], Cell]] = [
-        {row: cell for row, r in of.items() if (cell := column.table.cells.get((r, column.number)))}
-        for column, of in zip(columns, places, strict=True)
-    ]
-    baselines = [
-        next((row for row, r in of.items() if column.table.rows[r] == column.table.baseline), None)
-        for column, of in zip(columns, places, strict=True)
-    ]
-    references = [of.get(row) if row else None for of, row in zip(cells, baselines, strict=True)]
-    better = [_better(column, reference) for column, reference in zip(columns, references, strict=True)]
-    if most is None:
-        order = sorted({row for of in places for row in of})
-        baseline = next((row for row in baselines if row is not None), None)
-    else:
-        found = list(dict.fromkeys(row for of in cells for row in of))
-        baseline = next((row for row in baselines if row in found), None)
-        order = _in_order(found, columns, cells, baseline)
+def _headline(columns: Sequence[Column], most: int | None) -> Headline:
+    """Return the table of some columns with its ``most`` most important rows; None: with all rows, in their order."""
+    row_axes = tuple(dict.fromkeys(axis for column in columns for axis in column.table.row_axes))
+    cells, baselines, better = [], [], []
+    for column in columns:
+        places, at = _places(column.table, row_axes), column.table.baseline
+        of = {places[cell.at[0]]: cell for cell in column.cells}
+        baseline = None if at is None else places[column.table.rows.index(at)]
+        cells.append(of)
+        baselines.append(baseline)
+        better.append(_better(column, None if baseline is None else of.get(baseline)))
+    found = list(dict.fromkeys(row for of in cells for row in of))
+    first = next((row for row in baselines if row in found), None)
+    order = sorted(found) if most is None else _in_order(found, columns, cells, first)
     rows = []
     for row in order[:most]:
         own = tuple(of.get(row) for of in cells)
         is_better = tuple(cell is not None and cell.origin in good for cell, good in zip(own, better, strict=True))
         rows.append(Row(row, own, is_better))
-    return Headline(row_axes, tuple(columns), tuple(rows), baseline, len(order) - len(rows))
+    return Headline(row_axes, tuple(columns), tuple(rows), first, len(order) - len(rows))
 
 
 def _columns_of(section: Section, sections: int) -> list[Column]:
@@ -177,11 +154,11 @@ def _columns_of(section: Section, sections: int) -> list[Column]:
     return [columns[number] for _, number in chosen]
 
 
-def _places(table: Table, axes: Sequence[str]) -> dict[tuple[Tick, ...], int]:
-    """Return a table's rows by their place on these axes, where sections have different ones: all cells have a head."""
+def _places(table: Table, axes: Sequence[str]) -> dict[int, tuple[Tick, ...]]:
+    """Return the place of each row of a table on these axes; where sections have other ones, its cells know theirs."""
     own = [dict(zip(table.row_axes, row, strict=True)) for row in table.rows]
     return {
-        tuple(own[r][axis] if axis in own[r] else tick_of(cell, axis) for axis in axes): r
+        r: tuple(own[r][axis] if axis in own[r] else tick_of(cell, axis) for axis in axes)
         for (r, _), cell in table.cells.items()
     }
 

@@ -10,7 +10,6 @@ from flbench.config import KINDS, Training
 from flbench.errors import UserError
 from flbench.metric_specs import METRICS, value_of
 from flbench.report.board import Leaderboard, Options, Section
-from flbench.report.budget import budgets
 from flbench.report.cells import (
     Cell,
     Position,
@@ -24,17 +23,16 @@ from flbench.report.cells import (
     with_columns,
 )
 from flbench.report.costs import budgets_of, costs_of, targets_of
-from flbench.report.lr_range import ranges
 from flbench.report.paper import Paper
 from flbench.report.parts import Part, merged, place_of
 from flbench.report.planned import planned
 from flbench.report.provenance import Provenance
 from flbench.report.runs import Collection, Run, varied_methods
-from flbench.report.selection import OfKind, by_kind
 from flbench.report.stats import Contrast, contrasts
 from flbench.report.summary import overalls
 from flbench.report.tables import Table, lay_out, varies
 from flbench.report.ticks import Tick, axis_label, axis_value, tick
+from flbench.report.tuning import OfKind, budgets, by_kind, ranges
 from flbench.sweeps.axes import SECTION, axes_of, check_axis, check_metric
 from flbench.sweeps.layout import Layout
 

@@ -21,10 +21,10 @@ from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.registry import Component
 from flbench.report.cells import Cell, rows_of, tick_of
-from flbench.report.selection import OfKind
 from flbench.report.stats import Contrast, Difference, corrected, paired
 from flbench.report.tables import KIND_TITLES, Axes
 from flbench.report.ticks import Tick, place_label
+from flbench.report.tuning import OfKind
 from flbench.sweeps.layout import Layout, Pair
 from flbench.sweeps.match import Condition, all_of
 

@@ -13,8 +13,8 @@ from flbench.report.cells import Cell, cells_of, grouped, merge_rows, rows_of
 from flbench.report.leaderboard import section_of
 from flbench.report.planned import Gains, gains_of
 from flbench.report.runs import Run
-from flbench.report.selection import OfKind, by_kind
 from flbench.report.ticks import place_label
+from flbench.report.tuning import OfKind, by_kind
 from flbench.sweeps import Sweep
 from flbench.sweeps.layout import Layout, Pair
 from flbench.sweeps.match import Condition, all_of

@@ -7,8 +7,8 @@ from itertools import combinations
 import pytest
 
 from flbench.report.board import Leaderboard
-from flbench.report.budget import first_of_drawn
 from flbench.report.runs import Collection, Run
+from flbench.report.tuning import first_of_drawn
 from flbench.report.write.json import to_json
 from tests.report.stores import draw, experiment, leaderboard_of, markdown_of
 

@@ -13,10 +13,10 @@ import pytest
 from flbench.config import Experiment
 from flbench.data.datasets import load
 from flbench.data.shards import shards_of
-from flbench.report.budget import expected
 from flbench.report.cells import Cell, cells_of, rows_of
 from flbench.report.runs import Run
 from flbench.report.stats import LEVEL, contrasts, corrected, interval_across, paired, summarize
+from flbench.report.tuning import expected
 from flbench.streams import stream
 from tests.report.stores import experiment
 

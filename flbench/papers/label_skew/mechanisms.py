@@ -25,7 +25,7 @@ from flbench.papers.label_skew.frames import rows_of
 from flbench.report.cells import Cell, tick_of
 from flbench.report.claims import Claim, Verdict
 from flbench.report.correlation import Mean, mean
-from flbench.report.lr_range import Ranges
+from flbench.report.tuning import Range, Rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ _AT_LR, _AT_BEST = ["column", "method", "lr"], ["column", "method"]
 _ROW = ["column", "partition", "method", "norm", "first_lambda", "first_local_lambda"]
 
 
-def learning_rates(ranges: Sequence[Ranges], cells: pd.DataFrame, tuned: pd.DataFrame) -> Mechanism:
+def learning_rates(ranges: Sequence[Rows[Range]], cells: pd.DataFrame, tuned: pd.DataFrame) -> Mechanism:
     """Correlate the highest learning rate that works with 2 / lambda_max, over rows."""
     rows, idle, unsettled = _working_rows(ranges, cells)
     at_end, measured = _at_end(tuned), rows.dropna(subset="first_lambda")
@@ -95,7 +95,7 @@ def learning_rates(ranges: Sequence[Ranges], cells: pd.DataFrame, tuned: pd.Data
     return Mechanism("rates", claim, tuple(known))
 
 
-def _working_rows(ranges: Sequence[Ranges], cells: pd.DataFrame) -> tuple[pd.DataFrame, int, int]:
+def _working_rows(ranges: Sequence[Rows[Range]], cells: pd.DataFrame) -> tuple[pd.DataFrame, int, int]:
     """Return the rows that work somewhere, the number that works nowhere, and the number that is not finished.
 
     A row is a method and norm in a column over its learning rates: the highest that works, whether no higher one was

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flbench.report.board import Leaderboard, Section
-from flbench.report.budget import Budget, Budgets
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name
 from flbench.report.figures.rows import leading, shown_text
@@ -21,6 +20,7 @@ from flbench.report.figures.style import (
     set_panel_title,
     set_title,
 )
+from flbench.report.tuning import Budget, Rows
 
 #: Most panels, and panels side by side.
 MOST_PANELS, _ACROSS = 8, 4
@@ -40,7 +40,7 @@ def budget(board: Leaderboard) -> Iterator[Drawing]:
             yield _draw(section, budgets)
 
 
-def _draw(section: Section, budgets: Budgets) -> Drawing:
+def _draw(section: Section, budgets: Rows[Budget]) -> Drawing:
     columns = _columns(budgets.rows)
     lines = [(one.row, one.cell, one.curve[-1].mean) for column in columns for one in column]
     rows = leading(lines, section.layout)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from flbench.literal import literal
 from flbench.metric_specs import METRICS
@@ -10,15 +11,17 @@ from flbench.report.blocks import Block, Entry, Fold, Grid, Heading, Paragraph, 
 from flbench.report.board import Section
 from flbench.report.cells import Cell
 from flbench.report.costs import Costs, Reached
-from flbench.report.lr_range import WITHIN, Range, Ranges
-from flbench.report.page.budget import budget_blocks
-from flbench.report.stats import Contrast
+from flbench.report.stats import Contrast, Summary
 from flbench.report.tables import Table
 from flbench.report.ticks import axis_names
+from flbench.report.tuning import WITHIN, Budget, Range, Rows
 from flbench.report.wording import NONE, TIED, bytes_text, contrast_text, reached_text, row_labels, row_name
 
 #: With more classes than this, only the recall of the worst class is shown.
 MOST_CLASSES = 20
+
+#: The numbers of settings that the table of tuning budgets shows, beside all of them.
+TRIED = (1, 2, 3, 5)
 
 _ACC = METRICS["acc"]
 
@@ -33,12 +36,11 @@ def detail_blocks(section: Section, most_lines: int) -> Iterator[Block]:
         if recall := _recall(table):
             yield Fold(f"Recall of each class{title}", (recall,))
     for budgets in section.budgets:
-        blocks = tuple(budget_blocks(budgets, section.layout.metric))
-        kind = "" if budgets.kind == "federated" else budgets.kind
-        yield from _titled(f"Tuning budget{_suffix(kind)}", blocks, most_lines)
+        yield from _titled(
+            f"Tuning budget{_suffix(_kind(budgets))}", _budgets(budgets, section.layout.metric), most_lines
+        )
     for ranges in section.ranges:
-        kind = "" if ranges.kind == "federated" else ranges.kind
-        yield from _titled(f"Range of learning rates{_suffix(kind)}", _ranges(ranges), most_lines)
+        yield from _titled(f"Range of learning rates{_suffix(_kind(ranges))}", _ranges(ranges), most_lines)
 
 
 def _suffix(title: str) -> str:
@@ -173,18 +175,47 @@ def _recall(table: Table) -> Grid | None:
     return Grid((*axes, *(f"class {number}" for number in range(classes))), rows, len(axes))
 
 
-def _ranges(ranges: Ranges) -> list[Block]:
+def _kind(found: Rows[Any]) -> str:
+    return "" if found.kind == "federated" else found.kind
+
+
+def _grid(found: Rows[Any], heads: Sequence[str], entries: Callable[[Any], Iterable[Entry]]) -> Grid:
+    """Return a line for each row and column; the column is named where there are several."""
+    several = any(one.column for one in found.rows)
+    names = (words(*(at.label for at in one.row), *([one.column] if several else [])) for one in found.rows)
+    lines = tuple((*own, *entries(one)) for own, one in zip(names, found.rows, strict=True))
+    where = ("where",) if several else ()
+    return Grid((*axis_names(found.row_axes), *where, *heads), lines, len(found.row_axes) + several)
+
+
+def _budgets(budgets: Rows[Budget], metric: str) -> list[Block]:
+    most = max(len(one.curve) for one in budgets.rows)
+    numbers = [k for k in TRIED if k < most]
+
+    def entry(found: Summary) -> Entry:
+        text = METRICS[metric].text
+        half_width = "" if found.half_width is None else f" ± {text(found.half_width)}"
+        return Entry(f"{text(found.mean)}{half_width}", order=found.mean)
+
+    def entries(one: Budget) -> Iterator[Entry]:
+        yield from (entry(one.curve[k - 1]) if k < len(one.curve) else Entry(NONE) for k in numbers)
+        yield entry(one.curve[-1])
+
+    text = (
+        "Expected value if only this many of a row's settings, drawn at random, are tried and the best of them by the "
+        "rule is reported, ± half-width of its 95 % interval over seeds (`docs/statistics.md`). Runs that diverged "
+        "count with the accuracy of guessing."
+    )
+    return [Paragraph(text), _grid(budgets, [*(f"{k} tried" for k in numbers), "all tried"], entries)]
+
+
+def _ranges(ranges: Rows[Range]) -> list[Block]:
     text = (
         f"The unbroken range of learning rates around the best one in which the mean stays within {100 * WITHIN:g} "
         "points of the best, and its width in decades; ≥: it ends where the tried rates end. Diverged: of all finished "
         "runs at any rate."
     )
-    several = any(one.column for one in ranges.rows)
-    heads = (*axis_names(ranges.row_axes), *(["where"] if several else []), "best", "range", "decades", "diverged")
-    rows = [
-        (*words(*(at.label for at in one.row), *([one.column] if several else [])), *_range(one)) for one in ranges.rows
-    ]
-    return [Paragraph(text), Grid(heads, tuple(rows), len(ranges.row_axes) + several)]
+    return [Paragraph(text), _grid(ranges, ["best", "range", "decades", "diverged"], _range)]
 
 
 def _range(one: Range) -> Sequence[Entry]:

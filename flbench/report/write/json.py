@@ -6,14 +6,13 @@ from typing import Any
 
 from flbench.messages import public_scalar, without_directories
 from flbench.report.board import Leaderboard
-from flbench.report.budget import Budget, Budgets
 from flbench.report.cells import Cell
 from flbench.report.dataframes import flatten
-from flbench.report.lr_range import Range, Ranges
 from flbench.report.runs import NOT_COMPARED
 from flbench.report.stats import Contrast, Difference
 from flbench.report.summary import Overall
 from flbench.report.tables import Table
+from flbench.report.tuning import Budget, Range, Rows
 
 #: Version of the fields; raised when a program that reads the old ones would misread the new ones.
 JSON_SCHEMA = 3
@@ -165,7 +164,7 @@ def _contrast(contrast: Contrast | None) -> dict[str, Any] | None:
     return {**_difference(contrast.difference), "p": contrast.difference.p, "p_holm": contrast.p}
 
 
-def _budget(title: str, budgets: Budgets, row: Budget) -> dict[str, Any]:
+def _budget(title: str, budgets: Rows[Budget], row: Budget) -> dict[str, Any]:
     return {
         "section": title,
         **{axis: at.label for axis, at in zip(budgets.row_axes, row.row, strict=True)},
@@ -177,7 +176,7 @@ def _budget(title: str, budgets: Budgets, row: Budget) -> dict[str, Any]:
     }
 
 
-def _lr_range(title: str, ranges: Ranges, row: Range) -> dict[str, Any]:
+def _lr_range(title: str, ranges: Rows[Range], row: Range) -> dict[str, Any]:
     works = row.best is not None
     return {
         "section": title,
@@ -190,5 +189,5 @@ def _lr_range(title: str, ranges: Ranges, row: Range) -> dict[str, Any]:
         "open": [row.open_low, row.open_high],
         "diverged": row.diverged,
         "finished": row.finished,
-        "rates": row.rates,
+        "rates": len(row.cells),
     }
