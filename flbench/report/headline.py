@@ -12,7 +12,6 @@ from flbench.report.board import Section
 from flbench.report.cells import Cell, Position, tick_of
 from flbench.report.planned import Planned, is_named, meant_by
 from flbench.report.stats import LEVEL
-from flbench.report.summary import mean_ranks
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick
 from flbench.report.wording import column_name
@@ -174,17 +173,17 @@ def _in_order(
     A row is better than another one if it has values in more columns, then by its mean rank in these columns, as a
     share of the rows there.
     """
+    import pandas as pd
+
     shares: dict[tuple[Tick, ...], list[float]] = {row: [] for row in rows}
     planned = set()
     for column, found in zip(columns, cells, strict=True):
-        sign = 1 if METRICS[column.table.metric].lower_is_better else -1
-        means = {
-            row: {0: sign * found[row].summary.mean}  # type: ignore[union-attr]
-            for row in rows
-            if row in found and found[row].complete
-        }
-        for row, rank in mean_ranks(means).items():
-            shares[row].append(rank / len(means))
+        means = {row: cell.summary.mean for row, cell in found.items() if cell.complete and cell.summary}
+        ranks = pd.Series([*means.values()], dtype=float).rank(
+            ascending=METRICS[column.table.metric].lower_is_better, pct=True
+        )
+        for row, share in zip(means, ranks, strict=True):
+            shares[row].append(share)
         is_planned = is_named(column.table.cells.values(), column.section.layout)
         planned |= {row for row, cell in found.items() if is_planned(cell)}
     return in_order(shares, {baseline}, planned)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from statistics import fmean
 
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell
-from flbench.report.stats import interval_across, summarize
+from flbench.report.stats import interval_across
 from flbench.report.tables import MAX_COLUMNS, Table
 from flbench.report.ticks import Tick, place_label
 from flbench.sweeps.layout import Layout
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -61,49 +59,40 @@ def overalls(sections: Sequence[tuple[str, Layout, Sequence[Table]]]) -> tuple[O
 
 def _overall(sections: Sequence[tuple[str, Sequence[Table]]]) -> Overall | None:
     """Return the rows over the columns of all tables with the kind and row axes of the first; None without tables."""
+    import pandas as pd
+
     first = next((table for _, tables in sections for table in tables), None)
     if first is None:
         return None
     columns: list[str] = []
     rows: dict[tuple[Tick, ...], dict[int, Cell]] = {}
-    for title, tables in sections:
-        for table in tables:
-            if (table.kind, table.row_axes) != (first.kind, first.row_axes):
-                continue
-            for (r, c), cell in sorted(table.cells.items(), key=lambda item: item[0][::-1]):
+    for title, table in ((title, table) for title, tables in sections for table in tables):
+        if (table.kind, table.row_axes) == (first.kind, first.row_axes):
+            for (r, c), cell in table.cells.items():
                 rows.setdefault(table.rows[r], {})[len(columns) + c] = cell
             for col in table.cols:
                 parts = [title if len(sections) > 1 else "", table.title, place_label(table.col_axes, col)]
                 columns.append(", ".join(filter(None, parts)) or METRICS[table.metric].title)
+    means = [
+        {c: cell.summary.mean for c, cell in cells.items() if cell.complete and cell.summary} for cells in rows.values()
+    ]
     sign = 1 if METRICS[first.metric].lower_is_better else -1
-    means = {
-        row: {c: cell.summary.mean for c, cell in found.items() if cell.complete and cell.summary}
-        for row, found in rows.items()
-    }
-    full = {row: {c: sign * mean for c, mean in of.items()} for row, of in means.items() if len(of) == len(columns)}
-    ranks = mean_ranks(full) if len(full) > 1 else {}
+    full = pd.DataFrame(means, columns=range(len(columns))).dropna()
+    ranks = (sign * full).rank().mean(axis=1).to_dict() if len(full) > 1 else {}
     found = []
-    for row, cells in rows.items():
-        summary = summarize(list(means[row].values())) if row in full else None
+    for number, (row, cells) in enumerate(rows.items()):
+        is_full = number in full.index
         images = min((cell.images for cell in cells.values() if cell.images), default=None)
         found.append(
             OverallRow(
                 row=row,
                 cells=tuple(cells.get(c) for c in range(len(columns))),
-                complete=len(means[row]),
-                mean=summary.mean if summary else None,
-                interval=interval_across([cell.by_seed for cell in cells.values()], images) if summary else None,
-                rank=ranks.get(row),
+                complete=len(means[number]),
+                mean=fmean(means[number].values()) if is_full else None,
+                interval=interval_across([cell.by_seed for cell in cells.values()], images) if is_full else None,
+                rank=ranks.get(number),
                 best=sum(cell.is_best or cell.is_tied for cell in cells.values()),
             )
         )
     found.sort(key=lambda one: (one.rank or math.inf, one.mean is None, sign * (one.mean or 0), -one.complete, one.row))
     return Overall(first.row_axes, tuple(columns), tuple(found), first.metric, len(full))
-
-
-def mean_ranks(values: Mapping[R, Mapping[int, float]]) -> dict[R, float]:
-    """Return the mean over columns of each row's rank in the column, 1 for the least; ties share their mean rank."""
-    import pandas as pd
-
-    ranks = pd.DataFrame(list(values.values())).rank().mean(axis=1)
-    return dict(zip(values, ranks.tolist(), strict=True))
