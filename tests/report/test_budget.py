@@ -9,8 +9,7 @@ import pytest
 from flbench.report.board import Leaderboard
 from flbench.report.runs import Collection, Run
 from flbench.report.tuning import first_of_drawn
-from flbench.report.write.json import to_json
-from tests.report.stores import draw, experiment, leaderboard_of, markdown_of
+from tests.report.stores import experiment, leaderboard_of
 
 #: Test and validation accuracies by learning rate of three seeds; None: diverged, which counts with 0.1 on digits.
 RATES = {
@@ -52,21 +51,6 @@ def test_the_expected_value_is_that_of_the_best_by_validation_accuracy() -> None
     assert means[3] == pytest.approx(0.8) and row.cell.summary is not None
     # All seeds differ by 0.1: sd 0.1, half-width 4.303 * 0.1 / sqrt 3.
     assert row.curve[3].half_width == pytest.approx(0.2484, abs=1e-4)
-
-
-def test_the_table_and_json_have_the_curve() -> None:
-    text = markdown_of(board())
-    assert "| fedavg | none | classes:1 | 70.83 ± " in text and "| 3 tried | all tried |" in text
-    (row,) = to_json(board())["budgets"]
-    assert [one["settings"] for one in row["expected"]] == [1, 2, 3, 4]
-    assert row["expected"][3]["mean"] == pytest.approx(0.8)
-
-
-def test_the_figure_has_a_line_a_row() -> None:
-    (drawing,) = draw(board(), "budget")
-    (panel,) = drawing.figure.axes
-    (line,) = panel.lines
-    assert line.get_xdata().tolist() == [1, 2, 3, 4] and line.get_ydata()[3] == pytest.approx(80)
 
 
 def test_a_row_with_missing_runs_has_no_curve() -> None:

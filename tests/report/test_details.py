@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from itertools import product
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ from flbench.report.runs import Collection, Run, collect
 from flbench.report.write.json import to_json
 from flbench.run_sources import StoreSource
 from flbench.store import Store
-from tests.report.stores import draw, experiment, finish, leaderboard_of, markdown_of, records, unfolded_of
+from tests.report.stores import experiment, finish, leaderboard_of, markdown_of, records, unfolded_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tuned.md"
 
@@ -54,61 +54,106 @@ def chosen(found: Leaderboard) -> dict[str, tuple[float | None, str]]:
     }
 
 
-def test_the_best_learning_rate_of_each_row_and_column() -> None:
-    accs = {("none", "iid"): (0.5, 0.7, 0.6), ("ln", "iid"): (0.9, 0.8, 0.1), ("none", "classes:1"): (0.1, 0.2, 0.3)}
-    runs = [
-        run(acc, norm=norm, partition=partition, lr=lr)
-        for (norm, partition), found in accs.items()
-        for lr, acc in zip((0.01, 0.1, 1.0), found, strict=True)
-    ]
-    found = board(*runs)
-    assert chosen(found) == {
-        "fedavg none iid": (0.7, "lr 0.1, best of 3"),
-        "fedavg ln iid": (0.9, "lr 0.01, best of 3, edge of the grid"),
-        "fedavg none classes:1": (0.3, "lr 1, best of 3, edge of the grid"),
-    }
-    assert sum(len(table.cells) for table in found.sections[0].tables) == 9, "all cells are still shown"
-    assert [one.columns for one in found.overall] == [("iid", "classes:1")]
-    assert "### Best lr of each row" in markdown_of(found) and "favours every row" in markdown_of(found)
+def rates(accs: Mapping[float, float | None], **fields: Any) -> list[Run]:
+    """A run for each learning rate; one without an accuracy diverged."""
+    return [run(acc, "done" if acc is not None else "diverged", lr=lr, **fields) for lr, acc in accs.items()]
 
 
-def test_rows_choose_among_the_settings_that_all_rows_of_the_column_tried() -> None:
-    few = [run(0.5 + lr, norm="none", lr=lr) for lr in (0.01, 0.1, 0.3)]
-    many = [run(0.9 - lr, norm="ln", lr=lr) for lr in (0.001, 0.01, 0.1)]
-    found = board(*few, *many)
-    assert chosen(found) == {
-        "fedavg none classes:1": (0.6, "lr 0.1, best of 2"),
-        "fedavg ln classes:1": (0.89, "lr 0.01, best of 2"),
-    }
-    assert sum(len(table.cells) for table in found.sections[0].tables) == 6, "the other settings are shown, too"
-    one_more = [run(0.95, norm="fn", lr=0.01)]
-    assert chosen(board(*few, *many, *one_more)) == {
-        "fedavg none classes:1": (0.51, "lr 0.01"),
-        "fedavg ln classes:1": (0.89, "lr 0.01"),
-        "fedavg fn classes:1": (0.95, "lr 0.01"),
-    }
+FEW, MANY = rates({0.01: 0.51, 0.1: 0.6, 0.3: 0.8}), rates({0.001: 0.9, 0.01: 0.89, 0.1: 0.8}, norm="ln")
+PROXES = [run(mu, method={"name": "fedprox", "mu": mu}) for mu in (0.1, 0.3)]
+BY_VAL = [run(0.9, more={"val_acc": 0.1}, lr=0.01), run(0.4, more={"val_acc": 0.3}, lr=0.1)]
+
+#: Runs, options, and the mean and the choice of each row and column.
+CHOICES: dict[str, tuple[list[Run], dict[str, Any], dict[str, tuple[float | None, str]]]] = {
+    "the best of each row and column": (
+        [
+            *rates({0.01: 0.5, 0.1: 0.7, 1.0: 0.6}, partition="iid"),
+            *rates({0.01: 0.9, 0.1: 0.8, 1.0: 0.1}, partition="iid", norm="ln"),
+            *rates({0.01: 0.1, 0.1: 0.2, 1.0: 0.3}),
+        ],
+        {},
+        {
+            "fedavg none iid": (0.7, "lr 0.1, best of 3"),
+            "fedavg ln iid": (0.9, "lr 0.01, best of 3, edge of the grid"),
+            "fedavg none classes:1": (0.3, "lr 1, best of 3, edge of the grid"),
+        },
+    ),
+    "among the settings that all rows of the column tried": (
+        [*FEW, *MANY],
+        {},
+        {
+            "fedavg none classes:1": (0.6, "lr 0.1, best of 2"),
+            "fedavg ln classes:1": (0.89, "lr 0.01, best of 2"),
+        },
+    ),
+    "the only setting that all rows tried": (
+        [*FEW, *MANY, run(0.95, norm="fn", lr=0.01)],
+        {},
+        {
+            "fedavg none classes:1": (0.51, "lr 0.01"),
+            "fedavg ln classes:1": (0.89, "lr 0.01"),
+            "fedavg fn classes:1": (0.95, "lr 0.01"),
+        },
+    ),
+    "no setting in common": ([*FEW, run(0.9, norm="ln", lr=0.02)], {}, {}),
+    "a hyperparameter that some rows lack makes rows": (
+        [
+            *rates({0.01: 0.5, 0.1: 0.5}),
+            *(one for mu in (0.1, 0.3) for one in rates({0.01: mu, 0.1: mu}, method={"name": "fedprox", "mu": mu})),
+        ],
+        {"tune": ("lr", "method.mu")},
+        {
+            "fedavg none classes:1": (0.5, "lr 0.01, best of 2"),
+            "fedprox(mu=0.1) none classes:1": (0.1, "lr 0.01, best of 2"),
+            "fedprox(mu=0.3) none classes:1": (0.3, "lr 0.01, best of 2"),
+        },
+    ),
+    "a hyperparameter of a method": (
+        PROXES,
+        {"tune": ("method.mu",)},
+        {"fedprox none classes:1": (0.3, "method.mu 0.3, best of 2")},
+    ),
+    "a hyperparameter that is not named": (PROXES, {}, {}),
+    "nothing is tuned": (PROXES, {"tune": ()}, {}),
+    "not an incomplete setting": (
+        [*rates({0.01: 0.5, 0.1: 0.9}), *rates({0.01: 0.5, 0.1: None}, seed=1)],
+        {},
+        {"fedavg none classes:1": (0.5, "lr 0.01, best of 2")},
+    ),
+    "no complete setting": (
+        rates({0.1: None, 1.0: None}),
+        {},
+        {"fedavg none classes:1": (None, "none complete of 2")},
+    ),
+    "by accuracy on validation data": (
+        BY_VAL,
+        {"select_by": "val"},
+        {"fedavg none classes:1": (0.4, "lr 0.1, best of 2")},
+    ),
+    "by accuracy on test data": (BY_VAL, {}, {"fedavg none classes:1": (0.9, "lr 0.01, best of 2")}),
+}
 
 
-def test_rows_that_tried_no_setting_in_common_are_not_tuned() -> None:
-    found = board(*(run(0.5, norm="none", lr=lr) for lr in (0.1, 0.3)), run(0.9, norm="ln", lr=0.01))
-    assert chosen(found) == {}
-    (table,) = found.sections[0].tables
-    assert [[at.label for at in col] for col in table.cols] == [[lr, "classes:1"] for lr in ("0.01", "0.1", "0.3")]
+@pytest.mark.parametrize("name", CHOICES)
+def test_settings_are_chosen(name: str) -> None:
+    runs, options, expected = CHOICES[name]
+    found = board(*runs, **options)
+    assert chosen(found) == expected
+    shown = [cell for table in found.sections[0].tables for cell in table.cells.values()]
+    assert len(shown) == len({one.cell for one in runs}), "all cells are still shown"
 
 
-def test_one_learning_rate_a_row_is_not_compared_with_another() -> None:
+def test_cells_of_different_rates_are_never_compared() -> None:
     (table,) = board(run(0.5, norm="none", lr=0.1), run(0.9, norm="ln", lr=0.01)).sections[0].tables
     assert all(cell.contest is None for cell in table.cells.values())
+    (table,) = board(run(0.5, norm="none", E=1), run(0.9, norm="ln", E=10)).sections[0].tables
+    assert table.col_axes == ("local_steps", "partition"), "fields of the problem are columns"
 
 
-def test_a_hyperparameter_that_some_rows_lack_makes_rows() -> None:
-    avg = [run(0.5, lr=lr) for lr in (0.01, 0.1)]
-    prox = [run(mu, lr=lr, method={"name": "fedprox", "mu": mu}) for lr in (0.01, 0.1) for mu in (0.1, 0.3)]
-    assert chosen(board(*avg, *prox, tune=("lr", "method.mu"))) == {
-        "fedavg none classes:1": (0.5, "lr 0.01, best of 2"),
-        "fedprox(mu=0.1) none classes:1": (0.1, "lr 0.01, best of 2"),
-        "fedprox(mu=0.3) none classes:1": (0.3, "lr 0.01, best of 2"),
-    }
+def test_settings_are_lost_when_none_is_left_to_train() -> None:
+    diverged = rates({0.1: None, 1.0: None})
+    others = ([], [run(None, "running", lr=0.01)], rates({0.01: 0.5}))
+    assert [board(*diverged, *other).sections[0].lost for other in others] == [1, 0, 0]
 
 
 def test_a_field_that_follows_from_the_row_belongs_to_its_label() -> None:
@@ -126,41 +171,6 @@ def test_a_field_that_follows_from_the_row_belongs_to_its_label() -> None:
     assert Counter(cell.contest for cell in table.cells.values()) == {0: 6, 1: 6}
     varied = [run(0.5, norm=norm, weight_decay=decay) for norm in ("none", "ln") for decay in (0.0, 0.1)]
     assert board(*varied).sections[0].tables[0].col_axes == ("weight_decay", "partition")
-
-
-def test_fields_of_the_problem_are_columns() -> None:
-    (table,) = board(run(0.5, norm="none", E=1), run(0.9, norm="ln", E=10)).sections[0].tables
-    assert table.col_axes == ("local_steps", "partition")
-
-
-def test_incomplete_settings_cannot_be_chosen() -> None:
-    runs = [run(0.5, lr=0.01, seed=seed) for seed in range(2)]
-    runs += [run(0.9, lr=0.1, seed=0), run(None, "diverged", lr=0.1, seed=1)]
-    assert chosen(board(*runs)) == {"fedavg none classes:1": (0.5, "lr 0.01, best of 2")}
-    diverged = [run(None, "diverged", lr=lr) for lr in (0.1, 1.0)]
-    assert chosen(board(*diverged)) == {"fedavg none classes:1": (None, "none complete of 2")}
-
-
-def test_settings_are_lost_when_none_is_left_to_train() -> None:
-    diverged = [run(None, "diverged", lr=lr) for lr in (0.1, 1.0)]
-    assert board(*diverged).sections[0].lost == 1
-    assert board(*diverged, run(None, "running", lr=0.01)).sections[0].lost == 0
-    assert board(*diverged, run(0.5, lr=0.01)).sections[0].lost == 0
-
-
-def test_select_by_val_chooses_settings_by_validation_accuracy() -> None:
-    runs = [run(0.9, more={"val_acc": 0.1}, lr=0.01), run(0.4, more={"val_acc": 0.3}, lr=0.1)]
-    assert chosen(board(*runs, select_by="val")) == {"fedavg none classes:1": (0.4, "lr 0.1, best of 2")}
-    assert chosen(board(*runs, select_by="last")) == {"fedavg none classes:1": (0.9, "lr 0.01, best of 2")}
-    assert "on held-out training data" in markdown_of(board(*runs, select_by="val"))
-
-
-def test_hyperparameters_of_a_method_can_be_tuned() -> None:
-    proxes = [run(mu, method={"name": "fedprox", "mu": mu}) for mu in (0.1, 0.3)]
-    found_rows = chosen(board(*proxes, tune=("method.mu",)))
-    assert found_rows == {"fedprox none classes:1": (0.3, "method.mu 0.3, best of 2")}
-    assert chosen(board(*proxes)) == {}, "unless they are named, they are rows of their own"
-    assert chosen(board(*proxes, tune=())) == {}
 
 
 def test_select_by_oracle_uses_the_test_data_of_every_round(tmp_path: Path) -> None:
@@ -237,9 +247,7 @@ def test_the_worst_client_and_class_are_means_over_seeds() -> None:
 
 def test_the_range_of_learning_rates() -> None:
     accs = {0.001: 0.3, 0.01: 0.779, 0.1: 0.8, 1.0: 0.78, 10.0: 0.1}  # two points below the best, and a little more
-    runs = [run(acc, lr=lr) for lr, acc in accs.items()]
-    runs += [run(acc, norm="ln", lr=lr) for lr, acc in zip((0.001, 0.01, 0.1), (0.9, 0.8, 0.9), strict=True)]
-    runs += [run(None, "diverged", norm="ln", lr=lr) for lr in (1.0, 10.0)]
+    runs = [*rates(accs), *rates({0.001: 0.9, 0.01: 0.8, 0.1: 0.9, 1.0: None, 10.0: None}, norm="ln")]
     (found,) = board(*runs).sections[0].ranges
     none, ln = found.rows
     assert (none.low, none.high, none.decades, none.best) == (0.1, 1.0, pytest.approx(1), 0.8)
@@ -247,13 +255,10 @@ def test_the_range_of_learning_rates() -> None:
     # The best rate is the first of equals; the rate beside it is ten points worse, which ends the range.
     assert (ln.low, ln.high, ln.decades, ln.open_low) == (0.001, 0.001, 0, True)
     assert (ln.diverged, ln.finished) == (2, 5)
+    assert board(*rates({0.1: 0.5, 1.0: 0.6})).sections[0].ranges == (), "two rates have no range"
     text = markdown_of(board(*runs))
     assert "| fedavg | none | classes:1 | 80.00 | 0.1 to 1 | 1.0 | 0/5 |" in text
     assert "| fedavg | ln | classes:1 | 90.00 | 0.001 to 0.001 | ≥ 0.0 | 2/5<br><sub>40 %</sub> |" in text
-
-
-def test_two_learning_rates_give_no_range() -> None:
-    assert board(run(0.5, lr=0.1), run(0.6, lr=1.0)).sections[0].ranges == ()
 
 
 def test_rows_are_ranked_over_all_columns() -> None:
@@ -280,17 +285,6 @@ def test_rows_are_ranked_over_all_columns() -> None:
     assert found.ranked == 3
 
 
-def test_many_columns_are_summarized() -> None:
-    runs = [
-        run(0.5 + 0.1 * (norm == "ln"), norm=norm, partition=f"dirichlet:{beta}")
-        for norm in ("none", "ln")
-        for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10)
-    ]
-    text = unfolded_of(board(*runs))
-    assert "| method | norm | mean of 8 | mean rank | complete in | best or tied in |" in text
-    assert "| fedavg | ln | 60.00 | 1.00 | 8/8 | 8/8 |" in text
-
-
 def test_few_columns_of_two_data_sets_share_one_table() -> None:
     digits, cifar = {"dataset": "digits"}, {"dataset": "cifar10", "model": "cnn"}
     partitions = [f"dirichlet:{beta}" for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10)]
@@ -311,7 +305,10 @@ def test_few_columns_of_two_data_sets_share_one_table() -> None:
     assert all(f"Means over all columns: {title}" in text for title in ("digits, mlp", "cifar10, cnn"))
     assert text.count("- `mean of 4`: mean over the four columns") == 1
     unfolded = unfolded_of(found_rows)
-    assert all(f"| norm | mean of {count} | mean rank |" in unfolded for count in (8, 2))
+    assert all(
+        f"| norm | mean of {count} | mean rank | complete in | best or tied in |" in unfolded for count in (8, 2)
+    )
+    assert "| fedavg | ln | 50.00 | 2.00 | 8/8 | 8/8 |" in unfolded
 
 
 def tuned_board() -> Leaderboard:
@@ -358,24 +355,3 @@ def test_json_has_the_numbers_of_the_tables() -> None:
         ("ln", "iid"): (pytest.approx(1.0), 2),
         ("ln", "classes:1"): (pytest.approx(1.0), 2),
     }
-
-
-def test_means_ranks_and_figures_use_the_common_settings(tmp_path: Path) -> None:
-    """Each norm tried a learning rate that the other did not; with these, both would have a better mean."""
-    store = Store(tmp_path)
-    tried = {"none": {0.01: 0.5, 0.1: 0.6, 0.3: 0.8}, "ln": {0.001: 0.9, 0.01: 0.7, 0.1: 0.65}}
-    for method, (norm, accs), partition in product(("fedavg", "scaffold"), tried.items(), ("iid", "classes:2")):
-        for lr, acc in accs.items():
-            request = experiment(method=method, norm=norm, lr=lr, partition=partition)
-            finish(store, request, acc, recall=[acc, 1.0], bytes_up=10, bytes_down=10)
-    found = leaderboard_of(collect(StoreSource(store)))
-    (summary,) = found.overall
-    assert {row.row[1].label: round(row.mean, 4) for row in summary.rows if row.mean} == {"none": 0.6, "ln": 0.7}
-    for table in found.sections[0].details:
-        assert {round(c.summary.mean, 4) for c in table.cells.values() if c.summary} == {0.6, 0.7}
-    (heatmap,) = draw(found, "heatmap")
-    texts = {text.get_text() for panel in heatmap.figure.axes for text in panel.texts}
-    assert {text.split()[0] for text in texts if text.strip()} == {"60.00", "70.00"}
-    for drawing in draw(found, "curves"):
-        ends = {round(float(line.get_ydata()[-1]), 1) for panel in drawing.figure.axes for line in panel.lines}
-        assert ends == {60.0, 70.0}

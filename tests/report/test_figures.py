@@ -23,7 +23,6 @@ from flbench.report.runs import Collection, Run, collect
 from flbench.report.ticks import Tick
 from flbench.run_sources import StoreSource
 from flbench.store import Lease, Store
-from tests.papers.label_skew.test_claims_published import done, seeds
 from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, pair, records, write_figures
 
 
@@ -199,37 +198,6 @@ def test_of_many_rows_the_baseline_the_planned_and_the_best_are_shown(tmp_path: 
     assert "one seed" in drawing.caption and "sd" not in drawing.caption
 
 
-def test_a_caption_says_what_a_band_is_where_some_rows_have_one_seed(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    for norm, seed, value in (("none", 0, 0.5), ("none", 1, 0.6), ("fn", 0, 0.7)):
-        finish(store, experiment(norm=norm, seed=seed), value)
-    (drawing,) = drawings(store, "curves")
-    assert "mean over seeds, ± sd where there are several" in drawing.caption
-
-
-def test_over_dirichlets_beta(tmp_path: Path) -> None:
-    requests = [
-        experiment(partition=f"dirichlet:{beta}", norm=norm) for beta in (0.1, 1, 10) for norm in ("none", "ln")
-    ]
-    (drawing,) = drawings(filled(tmp_path / "a", [*requests, experiment(partition="iid")]), "dirichlet")
-    (panel,) = axes_of(drawing)
-    assert panel.lines[0].get_xdata().tolist() == [0.1, 1.0, 10.0, 100.0]
-    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["0.1", "1", "10", "iid"]
-    assert [text.get_text() for text in drawing.figure.legends[0].texts] == ["fedavg, no norm", "fedavg, layer norm"]
-    (without_iid,) = drawings(filled(tmp_path / "b", requests), "dirichlet")
-    assert axes_of(without_iid)[0].lines[0].get_xdata().tolist() == [0.1, 1.0, 10.0]
-
-
-def test_federated_and_centralized_training_over_the_samples_seen(tmp_path: Path) -> None:
-    requests = [experiment(clients=10, E=5, batch_size=32), experiment(kind="centralized", E=5, batch_size=320)]
-    (drawing,) = drawings(filled(tmp_path, requests), "data")
-    federated, centralized = axes_of(drawing)
-    assert centralized.get_title() == "centralized"
-    # 10 rounds of 10 clients x 5 steps x 32 samples are as many as 10 rounds of 5 steps x 320
-    assert [line.get_xdata().tolist() for line in (*federated.lines, *centralized.lines)] == [[16_000, 32_000]] * 2
-    assert [text.get_text() for text in drawing.figure.legends[0].texts] == ["fedavg, no norm", "centralized, no norm"]
-
-
 @pytest.mark.parametrize("kind", ["curves", "data"])
 def test_columns_of_different_length_have_axes_of_their_own(tmp_path: Path, kind: str) -> None:
     stores = [Store(tmp_path / name) for name in "ab"]
@@ -262,22 +230,6 @@ def test_the_cost_of_the_target_or_why_a_row_has_none(tmp_path: Path) -> None:
         "no target",
     ]
     assert drawings(store, "cost", target=0.99) == []
-
-
-def test_columns_where_no_row_reaches_the_target_have_no_panel_of_costs(tmp_path: Path) -> None:
-    """Of ten rows with a target of 0.5 the worst two are left out."""
-    store = Store(tmp_path)
-    for partition, high in (("classes:1", 0.6), ("iid", 0.2)):
-        for place, norm in enumerate(
-            ["none", "rms", "ln", "fn", "gn", "bn", "ln-static", "gn-static", "bn-static", "scale"]
-        ):
-            lines = records([0, 10, 20], 0.1)
-            lines[-1] |= {"acc": high + 0.01 * place, "bytes_up": 1e6, "bytes_down": 0}
-            finish(store, experiment(norm=norm, partition=partition), lines=lines)
-    (drawing,) = drawings(store, "cost", target=0.5)
-    (panel,) = axes_of(drawing)
-    assert panel.get_title() == "classes:1" and len(panel.texts) == 8
-    assert drawing.caption.endswith("8 of 10 rows: the baseline, those of planned comparisons, and the best.")
 
 
 def test_names_of_panels_and_titles_do_not_overlap(tmp_path: Path) -> None:
@@ -325,35 +277,6 @@ def test_the_heatmap_shows_gaps(tmp_path: Path) -> None:
     panel = axes_of(drawing)[0]
     assert [text.get_text() for text in panel.texts] == ["60.00", "70.00", "65.00", "", "1/1 diverged"]
     assert [text.get_fontweight() for text in panel.texts[:3]] == ["normal", "bold", "normal"]
-
-
-def test_the_heatmap_leaves_out_what_is_mostly_empty(tmp_path: Path) -> None:
-    """Three methods have two normalizations, FedAvg has three more, and a fourth method one: 10 of 20 cells."""
-    full = [(method, norm) for method in ("fedavg", "fedyogi", "scaffold") for norm in ("none", "ln")]
-    others = [*(("fedavg", norm) for norm in ("gn", "rms", "bn")), ("fedadam", "none")]
-    store = filled(tmp_path, [experiment(method=method, norm=norm) for method, norm in [*full, *others]])
-    (drawing,) = drawings(store, "heatmap")
-    panel = axes_of(drawing)[0]
-    assert [label.get_text() for label in panel.get_xticklabels()] == ["no norm", "layer norm"]
-    assert {label.get_text() for label in panel.get_yticklabels()} == {"fedavg", "fedyogi", "scaffold"}
-    assert drawing.caption.endswith("6 of 10 cells: without rows and columns that are mostly empty.")
-    sparse = filled(
-        tmp_path / "s", [experiment(method=method, norm="none") for method in ("fedyogi", "scaffold", "fedadam")]
-    )
-    filled(sparse.root, [experiment(norm=norm) for norm in ("none", "ln", "gn")])
-    assert drawings(sparse, "heatmap") == [], "one row and one column"
-
-
-def test_ours_against_published(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    done(store, seeds(3), [55.7, 55.8, 55.9])
-    (drawing,) = drawings(store, "published")
-    (panel,) = axes_of(drawing)
-    identity, *points = panel.lines
-    assert list(identity.get_xdata()) == list(identity.get_ydata())
-    spots = {point.get_xydata().round(2).tolist()[0][0] for point in points if len(point.get_xydata()) == 1}
-    assert {56.82, 55.86, 55.76} <= spots
-    assert "holds 5" in drawing.caption
 
 
 def test_labels_without_data_are_left_out(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from flbench.report.board import Leaderboard, Picture
-from flbench.report.headline import MOST_COLUMNS, MOST_ROWS, headline
+from flbench.report.headline import MOST_ROWS, headline
 from flbench.report.output import written
 from flbench.report.page.first import MOST_FIGURES, pictures_of_first
 from flbench.report.runs import Collection, Run
 from flbench.sweeps.layout import Pair, conditions
-from tests.report.stores import experiment, leaderboard_of, markdown_of, pair
+from tests.report.stores import experiment, leaderboard_of, pair
 
 NORMS = ("none", "fn", "ln", "gn", "rms", "bn")
 METHODS = ("fedavg", "fedyogi", "fedadam", "scaffold")
@@ -67,12 +67,6 @@ def test_columns_are_those_that_the_sweep_names(chosen: tuple[Any, ...] | None, 
     assert (found and [column.name for column in found.columns]) == names
 
 
-def test_without_a_choice_there_are_few_columns() -> None:
-    partitions = tuple(f"dirichlet:{beta}" for beta in range(1, 9))
-    found = headline(board(partitions, methods=("fedavg",)).sections)
-    assert found is not None and len(found.columns) == MOST_COLUMNS
-
-
 def test_bold_is_what_was_shown() -> None:
     """Ten points with one class a client are significant, noise without skew is not; nor is it for the baseline."""
     found = headline(board().sections)
@@ -107,28 +101,6 @@ def test_a_component_with_other_settings_is_another_row() -> None:
     better = {row.row[-1].label: row.better[0] for row in found.rows}
     assert list(better) == ["none", "scale", "ln", "scale(factor=3)"]
     assert better["scale"] and not better["scale(factor=3)"]
-
-
-def test_the_table_of_planned_comparisons() -> None:
-    """It has the columns of the page; the last one counts verdicts where there are more."""
-    one_class = (('partition="classes:1"',),)
-    text = markdown_of(board(contrasts=pairs("ln"), headline=one_class)).partition("## Values")[0]
-    assert "[digits](#digits-mlp), accuracy in points:" in text
-    assert "| comparison | classes:1 | all 2 columns |" in text
-    assert re.search(r"^\| ln against none \| \*\*\+10\.00 ± .*more.* \| more in 1, open in 1 \|$", text, re.MULTILINE)
-    whole = markdown_of(board(contrasts=pairs("ln"))).partition("## Values")[0]
-    assert "| comparison | iid | classes:1 |" in whole
-    assert "| comparison |" not in markdown_of(board(contrasts=pairs("ln"), headline=())).partition("# digits")[0]
-
-
-def test_verdicts_name_a_margin_other_than_the_default() -> None:
-    """Of several sweeps on the page each may have a margin of its own."""
-    default, wide = (
-        markdown_of(board(("iid",), contrasts=pairs("ln"), margin=margin)).partition("## Values")[0]
-        for margin in (None, 0.2)
-    )
-    assert "equivalent (within 1 point)" in default and "<sub>equivalent within" not in default
-    assert "equivalent (within 20 points)" in wide and "<sub>equivalent within 20 points</sub>" in wide
 
 
 def test_sections_with_other_row_axes_share_the_table() -> None:

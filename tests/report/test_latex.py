@@ -20,7 +20,7 @@ from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing
 from flbench.report.figures.in_paper import COLUMN, PAGE, fit
 from flbench.report.manuscript import write_manuscript
-from flbench.report.page.floats import BEST, Table, figure_caption, tables_of
+from flbench.report.page.floats import BEST, Table, tables_of
 from flbench.report.paper import figure_kinds
 from flbench.report.wording import TIED
 from flbench.report.write.latex import escape, to_latex
@@ -105,17 +105,6 @@ def test_bold_is_what_is_shown_and_ties_have_notes() -> None:
     assert gained == {column.replace(", ", "\n") for name, column in shown if name == "ln against none"}
     assert not any(entry.bold for entry in rows["none"].values())
     assert {entry.mark for entry in rows["ln"].values()} == {"", BEST}
-
-
-def test_captions_have_settings_seeds_and_interval() -> None:
-    board = board_of(VALUES, contrasts=(GAIN,))
-    captions = [one.caption for one in tables_of(board)]
-    captions += [figure_caption(board, one) for one in draw(board, "gains")]
-    for caption in captions:
-        assert caption.startswith("digits, mlp: ") and "n = 3 seeds" in caption and "after the last round" in caption
-        assert (
-            "rounds 20" in caption and "clients 10" in caption and "lr 0.01" in caption and "95 % interval" in caption
-        )
 
 
 def test_wide_and_long_tables_become_several() -> None:

@@ -88,12 +88,6 @@ def test_the_gain_of_the_last_evaluation_stands_beside_that_of_the_mean() -> Non
     assert to_json(board)["planned"][0]["last"] == {"mean": one.last.mean, "ci_half_width": 0.0, "n": 3}
 
 
-def test_without_a_mean_over_evaluations_no_last_one_is_named() -> None:
-    board = board_of(VALUES, contrasts=(GAIN,))
-    assert all(one.last is None for one in board.sections[0].planned)
-    assert "last" not in markdown_of(board).partition("## Details")[0].lower().replace("after the last round", "")
-
-
 def test_interactions_pair_the_cells_of_one_method() -> None:
     requests = [
         (experiment(norm=norm, partition=partition, method=method, seed=seed), acc + 0.01 * seed * seed)
@@ -118,15 +112,6 @@ def test_interactions_pair_the_cells_of_one_method() -> None:
     assert found["ln against none with fedavg", "classes:1"] == (pytest.approx(0.3), 1)
     assert found["ln against none with scaffold", "classes:1"] == (pytest.approx(0.8), 1)
     assert len(found) == 5, "scaffold has no run with iid data"
-
-
-def test_the_head_of_a_table_says_what_all_its_comparisons_share() -> None:
-    lr = [dataclasses.replace(one, among=conditions(["lr=0.01"])) for one in (GAIN, INTERACTION)]
-    page = markdown_of(board_of(VALUES, contrasts=tuple(lr)))
-    assert "| comparison with lr 0.01 | iid, E 1 |" in page and "\n| ln against none |" in page
-    assert "| comparison with lr 0.01, classes:1 minus iid | E 1 |" in page
-    page = markdown_of(board_of(VALUES, contrasts=(GAIN, lr[0])))
-    assert "| comparison | iid, E 1 |" in page and "\n| ln against none with lr 0.01 |" in page
 
 
 def test_the_test_of_equivalence_is_that_of_the_nearer_bound() -> None:
@@ -168,20 +153,6 @@ def test_json_has_the_verdict_and_the_interaction() -> None:
     (found, *_) = to_json(board_of(VALUES, contrasts=(INTERACTION,)))["planned"]
     assert found["between"] == "classes:1 minus iid" and found["verdict"] == "open"
     assert found["p_holm"] >= found["p"] and 0 < found["p_equivalence_holm"] <= 1
-
-
-def test_the_forest_plot_has_a_panel_for_each_interaction() -> None:
-    (drawing,) = draw(board_of(VALUES, contrasts=(GAIN, INTERACTION)), "gains")
-    gains, interactions = drawing.figure.axes
-    assert [label.get_text() for label in gains.get_yticklabels()] == [
-        "iid, E 1",
-        "iid, E 10",
-        "classes:1, E 1",
-        "classes:1, E 10",
-    ]
-    assert [label.get_text() for label in interactions.get_yticklabels()] == ["E 1", "E 10"]
-    points = [line.get_xdata()[0] for line in interactions.lines if len(line.get_xdata()) == 1]
-    assert points == [pytest.approx(-1.0), pytest.approx(20.0)]
 
 
 def test_the_overview_has_a_row_of_panels_a_section_and_a_column_a_reference() -> None:
@@ -233,26 +204,6 @@ def test_the_phase_diagram_names_columns_by_local_steps_alone() -> None:
     assert drawing.name == "phase-digits-mlp-against-none"
     assert draw(board, "gains") == [], "no gain is drawn twice"
     assert draw(board_of(VALUES, contrasts=(GAIN,)), "phase") == [], "two by two columns are a table"
-
-
-def test_local_steps_are_called_e_in_columns_and_rows() -> None:
-    rows = board_of(VALUES, rows=("norm", "local_steps"))
-    assert rows.sections[0].tables[0].row_axes == ("norm", "local_steps")
-    assert "| norm | E |" in markdown_of(rows)
-    assert "| classes:1, E 10 |" in markdown_of(board_of(VALUES))
-
-
-def test_a_table_of_many_columns_has_a_row_for_each() -> None:
-    values = {
-        (norm, f"classes:{classes}", E): [0.5 + (norm == "ln") * (0.01 * classes + 0.001 * seed) for seed in range(3)]
-        for norm in ("none", "ln")
-        for classes in (1, 2, 3)
-        for E in (1, 2, 4, 8)
-    }
-    text = markdown_of(board_of(values, rounds=40, contrasts=(GAIN,)))
-    assert "| column | ln against none |" in text
-    assert "| classes:3, E 8 | +3.10 ± 0.25<br>" in text
-    assert "| comparison | iid, E 1 |" in markdown_of(board_of(VALUES, contrasts=(GAIN,)))
 
 
 def test_a_compared_number_has_the_name_of_its_field() -> None:
