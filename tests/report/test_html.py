@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import re
 import time
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -65,14 +66,14 @@ def draw_board(folder: Path) -> Leaderboard:
     return dataclasses.replace(board, pictures=write_figures(board, folder / "figures"))
 
 
-def run_in_browser(page: str, script: str, folder: Path, *, width: int = 1200, dark: bool = False) -> object:
-    """The value of ``script``, an expression, on the page after its own scripts have run."""
-    path = folder / "page.html"
-    path.write_text(page, encoding="utf-8")
-    with Browser(path, folder / "profile", width=width, dark=dark) as browser:
-        found: object = browser.value(script)
-        assert browser.complaints == []
-        return found
+@pytest.fixture(scope="module")
+def browser(page: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """The page in a browser, after its own scripts have run."""
+    folder = tmp_path_factory.mktemp("browser")
+    (folder / "page.html").write_text(page, encoding="utf-8")
+    with Browser(folder / "page.html", folder / "profile", width=1200) as opened:
+        yield opened
+        assert opened.complaints == []
 
 
 def test_the_page_is_complete_and_loads_nothing(page: str) -> None:
@@ -154,50 +155,34 @@ def test_repeated_titles_have_unique_anchors() -> None:
     assert '<h3 id="same">' in text and '<h3 id="same-1">' in text
 
 
-#: The first column of numbers in the first table, row by row.
-VALUES = "[...document.querySelector('table').tBodies[0].rows].map(r => r.cells[2].innerText.split('\\n')[0])"
-
-
 @pytest.mark.slow
 @needs_browser
-def test_a_click_sorts_and_a_third_click_restores(page: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("column", "down"),
+    [
+        pytest.param(0, ["scaffold", "scaffold", "fedbn ¹", "fedavg", "fedavg"], id="texts"),
+        pytest.param(2, ["75.50", "70.50", "66.00 ± 5.52", "61.00 ± 5.65", "41.00 ± 5.69"], id="numbers"),
+        pytest.param(3, ["80.50", "76.00", "71.00 ± 5.27", "–", "not run"], id="cells without a value are last"),
+    ],
+)
+def test_a_click_sorts_and_a_third_click_restores(browser: Browser, column: int, down: list[str]) -> None:
     script = f"""(() => {{
-      const values = () => {VALUES};
-      const head = document.querySelector('table').tHead.rows[0].cells[2];
+      const table = document.querySelector('table'), head = table.tHead.rows[0].cells[{column}];
+      const values = () => [...table.tBodies[0].rows].map(r => r.cells[{column}].innerText.split('\\n')[0]);
       const seen = [[values(), head.ariaSort]];
       for (let i = 0; i < 3; i++) {{ head.querySelector('button').click(); seen.push([values(), head.ariaSort]); }}
       return seen;
     }})()"""
-    before, first, second, third = run_in_browser(page, script, tmp_path)  # type: ignore[misc]
-    best = ["75.50", "70.50", "66.00 ± 5.52", "61.00 ± 5.65", "41.00 ± 5.69"]
-    assert first == [best, "descending"]
-    assert second == [best[::-1], "ascending"]
+    before, *sorted_, third = browser.value(script)
+    valued = [text for text in down if text not in ("–", "not run")]
+    orders = {"descending": down, "ascending": [*valued[::-1], *down[len(valued) :]]}
+    assert {order: values for values, order in sorted_} == orders
     assert third == before and before[1] is None
 
 
 @pytest.mark.slow
 @needs_browser
-def test_cells_without_a_value_are_sorted_last(page: str, tmp_path: Path) -> None:
-    column = VALUES.replace("cells[2]", "cells[3]")
-    click = "document.querySelector('table').tHead.rows[0].cells[3].querySelector('button').click()"
-    down, up = run_in_browser(page, f"[({click}, {column}), ({click}, {column})]", tmp_path)  # type: ignore[misc]
-    assert [text.split(" ±")[0] for text in down] == ["80.50", "76.00", "71.00", "–", "not run"]
-    assert [text.split(" ±")[0] for text in up] == ["71.00", "76.00", "80.50", "–", "not run"]
-
-
-@pytest.mark.slow
-@needs_browser
-def test_text_columns_can_be_sorted(page: str, tmp_path: Path) -> None:
-    names = "[...document.querySelector('table').tBodies[0].rows].map(r => r.cells[0].innerText)"
-    click = "document.querySelector('table').tHead.rows[0].cells[0].querySelector('button').click()"
-    assert run_in_browser(page, f"({click}, {names})", tmp_path) == [
-        "fedavg", "fedavg", "fedbn ¹", "scaffold", "scaffold",
-    ]  # fmt: skip
-
-
-@pytest.mark.slow
-@needs_browser
-def test_hovering_over_a_cell_shows_its_runs(page: str, tmp_path: Path) -> None:
+def test_hovering_over_a_cell_shows_its_runs(browser: Browser) -> None:
     script = """(() => {
       const cell = document.querySelector('td[data-tip]'), tip = document.getElementById('tip');
       const before = tip.hidden;
@@ -206,35 +191,34 @@ def test_hovering_over_a_cell_shows_its_runs(page: str, tmp_path: Path) -> None:
       document.body.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));
       return [before, ...shown, tip.hidden];
     })()"""
-    before, hidden, text, after = run_in_browser(page, script, tmp_path)  # type: ignore[misc]
+    before, hidden, text, after = browser.value(script)
     assert (before, hidden, after) == (True, False, True)
     assert re.fullmatch(r"seed 0: \d\d\.\d\d, run [0-9a-f]{16}", text)
 
 
-@pytest.mark.slow
-@needs_browser
-@pytest.mark.parametrize("width", [390, 1200])
-def test_nothing_but_tables_is_wider_than_the_screen(page: str, tmp_path: Path, width: int) -> None:
-    everything = "[...document.querySelectorAll('body > :not(script)')]"
-    wide = f"{everything}.filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName)"
-    assert run_in_browser(page, f"[innerWidth, {wide}]", tmp_path, width=width) == [width, []]
+#: The width of the screen, the elements that are wider, and the colour of the paper.
+LOOKS = """[innerWidth, [...document.querySelectorAll('body > :not(script)')].filter(
+  e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName),
+  getComputedStyle(document.body).backgroundColor]"""
 
 
 @pytest.mark.slow
 @needs_browser
-def test_the_page_follows_the_dark_color_scheme(page: str, tmp_path: Path) -> None:
-    paper = "getComputedStyle(document.body).backgroundColor"
-    assert run_in_browser(page, paper, tmp_path) == "rgb(255, 255, 255)"
-    assert run_in_browser(page, paper, tmp_path, dark=True) == "rgb(20, 23, 26)"
+def test_the_page_fits_a_phone_and_follows_the_dark_color_scheme(page: str, browser: Browser, tmp_path: Path) -> None:
+    assert browser.value(LOOKS) == [1200, [], "rgb(255, 255, 255)"]
+    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+    with Browser(tmp_path / "page.html", tmp_path / "profile", width=390, dark=True) as phone:
+        assert phone.value(LOOKS) == [390, [], "rgb(20, 23, 26)"]
 
 
 @pytest.mark.slow
 @needs_browser
-@pytest.mark.parametrize(
-    ("period", "says"),
-    [(5.0, "the command that writes this page may have ended"), (None, "this page is not written any more")],
-)
-def test_an_old_page_says_whether_another_one_is_expected(tmp_path: Path, period: float | None, says: str) -> None:
-    page = to_html([Heading(1, "t"), Updated(time.time() - 3700, period)], "t")
-    told = run_in_browser(page, "document.querySelector('#page-updated').innerText", tmp_path)
-    assert str(told).endswith(f"1 hour ago; {says}.")
+def test_an_old_page_says_whether_another_one_is_expected(tmp_path: Path) -> None:
+    for number, (period, says) in enumerate(
+        ((5.0, "the command that writes this page may have ended"), (None, "this page is not written any more"))
+    ):
+        path = tmp_path / f"{number}.html"
+        path.write_text(to_html([Heading(1, "t"), Updated(time.time() - 3700, period)], "t"), encoding="utf-8")
+        with Browser(path, tmp_path / str(number), width=1200) as opened:
+            told = opened.value("document.querySelector('#page-updated').innerText")
+        assert str(told).endswith(f"1 hour ago; {says}.")
