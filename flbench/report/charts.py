@@ -18,7 +18,7 @@ from flbench.report.cells import Cell, cells_of, grouped, merge_rows, rows_of, t
 from flbench.report.figures.style import COLORS, color_numbers
 from flbench.report.parts import Part
 from flbench.report.runs import Run, varied_methods
-from flbench.report.tables import KIND_TITLES, Table, lay_out, varies
+from flbench.report.tables import Table, kind_name, lay_out, varies
 from flbench.report.ticks import Tick, axis_label, axis_names, axis_value, place_label, tick
 from flbench.report.tuning import tune
 from flbench.report.wording import gap_text, lines_below, mean_text, row_name
@@ -95,7 +95,7 @@ def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Ma
     known = METRICS[metric]
     title = ", ".join(at.label for at in place) if is_training else kind
     return {
-        "title": f"{title} ({kind})" if KIND_TITLES.get(kind) else title,
+        "title": f"{title} ({kind})" if is_training and kind_name(kind) else title,
         "metric": known.title,
         "percent": known.percent,
         "lower": known.lower_is_better,

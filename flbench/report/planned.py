@@ -22,7 +22,7 @@ from flbench.errors import UserError
 from flbench.registry import Component
 from flbench.report.cells import Cell, rows_of, tick_of
 from flbench.report.stats import Contrast, Difference, corrected, paired
-from flbench.report.tables import KIND_TITLES, Axes
+from flbench.report.tables import Axes, kind_name
 from flbench.report.ticks import Tick, place_label
 from flbench.report.tuning import OfKind
 from flbench.sweeps.layout import Layout, Pair
@@ -40,8 +40,7 @@ class Place:
     @property
     def label(self) -> str:
         """The name of the column, with the kind where it is not federated."""
-        kind = self.kind if KIND_TITLES.get(self.kind, self.kind) else ""
-        return ", ".join(filter(None, [kind, place_label(self.axes, self.ticks)]))
+        return ", ".join(filter(None, [kind_name(self.kind), place_label(self.axes, self.ticks)]))
 
     def without(self, axis: str) -> Place:
         """Return the place on the other axes."""

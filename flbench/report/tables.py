@@ -96,6 +96,11 @@ MAX_COLUMNS = 7
 KIND_TITLES: Mapping[str, str] = {"federated": "", "centralized": "Centralized: one model on all the data"}
 
 
+def kind_name(kind: str) -> str:
+    """Return the name of a kind of experiments; empty for federated ones, which go without saying."""
+    return "" if kind == "federated" else kind
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """Cells in rows and columns; a position without requested runs has no cell."""
@@ -127,7 +132,7 @@ class Table:
     @property
     def short_title(self) -> str:
         """The kind by its name, and the place."""
-        return ": ".join(filter(None, [self.kind if KIND_TITLES.get(self.kind, self.kind) else "", self.place]))
+        return ": ".join(filter(None, [kind_name(self.kind), self.place]))
 
 
 def lay_out(cells: pd.DataFrame, layout: Layout, *, ranked: bool = True, chosen: Sequence[str] = ()) -> list[Table]:

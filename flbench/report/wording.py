@@ -56,9 +56,12 @@ def contrast_text(contrast: Contrast, metric: str) -> tuple[str, str]:
 
 def difference_text(found: Difference, metric: str) -> str:
     """Return ``+20.66 ± 3.10``."""
-    known = METRICS[metric]
-    half_width = "" if found.half_width is None else f" ± {known.text(found.half_width)}"
-    return f"{known.change(found.mean)}{half_width}"
+    return METRICS[metric].change(found.mean) + width_text(found.half_width, metric)
+
+
+def width_text(half_width: float | None, metric: str) -> str:
+    """Return `` ± 1.05``, what follows a mean; empty where it has no interval."""
+    return "" if half_width is None else f" ± {METRICS[metric].text(half_width)}"
 
 
 def last_text(last: Difference | None, metric: str) -> list[str]:
@@ -132,8 +135,7 @@ def mean_text(cell: Cell) -> str:
     """Return ``97.26 ± 1.05``, mean and half-width of its interval; empty where there is no value."""
     if cell.summary is None:
         return ""
-    metric, half_width = METRICS[cell.metric], cell.half_width
-    return metric.text(cell.summary.mean) + ("" if half_width is None else f" ± {metric.text(half_width)}")
+    return METRICS[cell.metric].text(cell.summary.mean) + width_text(cell.half_width, cell.metric)
 
 
 def gap_text(cell: Cell) -> str:

@@ -241,11 +241,13 @@ def test_report_options_apply_to_their_own_sweep(here: Path, report: Report) -> 
         return Path("board.md").read_text().partition(f"\n### digits, mlp ({name})\n")[2].partition("\n### ")[0]
 
     for order in (("rates.yaml", "best.yaml"), ("best.yaml", "rates.yaml")):
-        report(*order, "--store", "two", "--out", "board.md")
+        report(*order, "--store", "two", "--out", "board.md", "--force")
         rates, best = section("rates"), section("best")
         assert "| norm | lr 0.01<br>iid | lr 0.1<br>iid |" in rates and "best of" not in rates
         assert "#### Best lr of each row" in best and "lr 0.1, best of 2" in best and "Target: 0.5," in best
-    report("rates.yaml", "best.yaml", "--store", "two", "--out", "board.md", "--tune", "lr", "--metric", "acc")
+    report(
+        "rates.yaml", "best.yaml", "--store", "two", "--out", "board.md", "--force", "--tune", "lr", "--metric", "acc"
+    )
     assert "lr 0.1, best of 2" in section("rates"), "an option of the command replaces that of every sweep"
 
 

@@ -20,6 +20,7 @@ from flbench.report.figures.style import (
     set_panel_title,
     set_title,
 )
+from flbench.report.tables import kind_name
 from flbench.report.tuning import Budget, Rows
 
 #: Most panels, and panels side by side.
@@ -68,7 +69,7 @@ def _draw(section: Section, budgets: Rows[Budget]) -> Drawing:
     caption = f"{what}, of which the best by the rule is reported; bands: 95 % intervals over seeds."
     caption += shown_text(len(rows), len({row for row, *_ in lines}))
     return Drawing(
-        file_name("budget", section.title, "" if budgets.kind == "federated" else budgets.kind),
+        file_name("budget", section.title, kind_name(budgets.kind)),
         caption,
         figure,
         section.place,

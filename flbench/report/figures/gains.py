@@ -1,7 +1,8 @@
-"""The forest plot of planned comparisons: every gain with its interval, column by column, and interactions below."""
+"""Forest plots of planned comparisons with their intervals: those of a section, and those of the first page."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from flbench.report.figures.style import (
     set_title,
     spelled,
 )
+from flbench.report.headline import answers, headline
 from flbench.report.planned import Planned
 from flbench.report.wording import margin_text
 
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 #: Height of a line, of a gap between columns and of what is around a panel, in inches.
 _LINE, _GAP, _AROUND = 0.14, 0.1, 0.5
+
+#: Fewest sections of an overview: the comparisons of one are drawn as ``gains``.
+FEWEST = 2
 
 
 @FIGURES.register(
@@ -53,43 +58,102 @@ def gains(board: Leaderboard) -> Iterator[Drawing]:
 
 def _draw(section: Section, some: Sequence[Planned]) -> Drawing:
     groups = grouped(some, lambda one: one.between)
-    styles = styles_of(some)
-    heights = [height_of(group, styles) for group in groups]
+    styles = _styles_of(some)
+    heights = [_height_of(group, styles) for group in groups]
     figure, axes = panels(len(groups), across=1, height=heights, sharex=True)
     for panel, group in zip(axes, groups, strict=True):
-        draw_panel(panel, section, group, styles)
+        _draw_panel(panel, section, group, styles)
         panel.set_title(no_math(group[0].between or "in each column"), loc="left")
     metric, against = METRICS[section.layout.metric], some[0].reference
     axes[-1].set_xlabel(f"difference in {metric.title}{' (points)' if metric.percent else ''}")
-    legend(figure, legend_styles(styles))
+    legend(figure, _legend_styles(styles))
     title = f"{section.title}: planned comparisons against {against}"
     set_title(figure, title)
     return Drawing(
         file_name("gains", section.title, f"against {against}"),
-        f"{title}, {legend_text(section)}",
+        f"{title}, {_legend_text(section)}",
         figure,
         section.place,
     )
 
 
-def styles_of(some: Sequence[Planned]) -> dict[str, LineStyle]:
+@FIGURES.register(
+    "overview",
+    "planned comparisons of the first page, of all data sets",
+    requires="`report.contrasts` in two sections, against the same values",
+    order=3,
+    on_first_page=True,
+)
+def overview(board: Leaderboard) -> Iterator[Drawing]:
+    """Draw the first compared field against each reference value that two or more sections share.
+
+    Yields:
+        One figure: a section's panels in a row, a reference's in a column; none where metrics differ.
+    """
+    found = answers(board.sections, headline(board.sections))
+    shown: dict[str, list[Planned]] = {}
+    for answer in found:
+        shown.setdefault(answer.section.title, []).extend(answer.shown)
+    if len(shown) < FEWEST or len({answer.section.layout.metric for answer in found}) > 1:
+        return
+    field = found[0].planned[0].pair.field
+    references = [dict.fromkeys(one.against for one in some if one.pair.field == field) for some in shown.values()]
+    counts = Counter(name for one in references for name in one)
+    shared = [name for name, count in counts.items() if count >= FEWEST]
+    drawn = [
+        (answer.section, [one for one in answer.shown if one.pair.field == field and one.against in shared])
+        for answer in found
+    ]
+    if shared:
+        rows = [(section, same) for section, some in drawn for same in grouped(some, lambda one: one.among)]
+        yield _draw_overview(rows, shared)
+
+
+def _draw_overview(rows: Sequence[tuple[Section, Sequence[Planned]]], references: Sequence[str]) -> Drawing:
+    styles = _styles_of([one for _, some in rows for one in some])
+    heights = [_height_of(some, styles) for _, some in rows]
+    across = len(references)
+    figure, axes = panels(len(rows) * across, across=across, height=heights, sharex="col", sharey="row")
+    lines = [axes[first : first + across] for first in range(0, len(axes), across)]
+    for row, (section, some) in zip(lines, rows, strict=True):
+        for panel, name in zip(row, references, strict=True):
+            if group := [one for one in some if one.against == name]:
+                _draw_panel(panel, section, group, styles)
+            else:
+                panel.set_axis_off()
+        names = filter(None, [section.name, some[0].among, some[0].between])
+        row[0].set_title(no_math(", ".join(names)), loc="left")
+    for column, name in zip(zip(*lines, strict=True), references, strict=True):
+        lowest = [panel for panel in column if panel.axison][-1]
+        lowest.set_xlabel(no_math(f"against {spelled(name)}"))
+        lowest.tick_params(labelbottom=True)
+    legend(figure, _legend_styles(styles))
+    first = rows[0][0]
+    metric = METRICS[first.layout.metric]
+    unit = " (points)" if metric.percent else ""
+    set_title(figure, f"Planned comparisons: differences in {metric.title}{unit}")
+    title = f"Planned comparisons against {' and '.join(references)}"
+    return Drawing("overview", f"{title}, {_legend_text(first)}", figure)
+
+
+def _styles_of(some: Sequence[Planned]) -> dict[str, LineStyle]:
     """Return the style of each compared value."""
     numbers = color_numbers((one.value for one in some), first=1)  # black is what others are compared with
     return {value: line_style(number) for value, number in numbers.items()}
 
 
-def height_of(group: Sequence[Planned], styles: Mapping[str, LineStyle]) -> float:
+def _height_of(group: Sequence[Planned], styles: Mapping[str, LineStyle]) -> float:
     """Return the height of a panel in inches: in each column every style has a line."""
     columns = len({one.column for one in group})
     return _LINE * (len(styles) * columns) + _GAP * columns + _AROUND
 
 
-def legend_styles(styles: Mapping[str, LineStyle]) -> dict[str, LineStyle]:
+def _legend_styles(styles: Mapping[str, LineStyle]) -> dict[str, LineStyle]:
     """Return the styles of intervals by the names of the compared values."""
     return {spelled(value): {**style, "linestyle": "-"} for value, style in styles.items()}
 
 
-def legend_text(section: Section) -> str:
+def _legend_text(section: Section) -> str:
     """Return what the marks of a panel mean, as the end of a caption."""
     metric, margin = METRICS[section.layout.metric], section.layout.tie_margin
     within = f"; grey: within {margin_text(margin, metric)}" if margin else ""
@@ -99,7 +163,7 @@ def legend_text(section: Section) -> str:
     )
 
 
-def draw_panel(panel: Axes, section: Section, group: Sequence[Planned], styles: Mapping[str, LineStyle]) -> None:
+def _draw_panel(panel: Axes, section: Section, group: Sequence[Planned], styles: Mapping[str, LineStyle]) -> None:
     """Draw the comparisons of a panel from the top to the bottom, with a gap between columns."""
     scale, margin = scale_of(section.layout.metric), section.layout.tie_margin
     if margin:

@@ -12,10 +12,19 @@ from flbench.report.board import Section
 from flbench.report.cells import Cell
 from flbench.report.costs import Costs, Reached
 from flbench.report.stats import Contrast, Summary
-from flbench.report.tables import Table
+from flbench.report.tables import Table, kind_name
 from flbench.report.ticks import axis_names
 from flbench.report.tuning import WITHIN, Budget, Range, Rows
-from flbench.report.wording import NONE, TIED, bytes_text, contrast_text, reached_text, row_labels, row_name
+from flbench.report.wording import (
+    NONE,
+    TIED,
+    bytes_text,
+    contrast_text,
+    reached_text,
+    row_labels,
+    row_name,
+    width_text,
+)
 
 #: With more classes than this, only the recall of the worst class is shown.
 MOST_CLASSES = 20
@@ -37,10 +46,10 @@ def detail_blocks(section: Section, most_lines: int) -> Iterator[Block]:
             yield Fold(f"Recall of each class{title}", (recall,))
     for budgets in section.budgets:
         yield from _titled(
-            f"Tuning budget{_suffix(_kind(budgets))}", _budgets(budgets, section.layout.metric), most_lines
+            f"Tuning budget{_suffix(kind_name(budgets.kind))}", _budgets(budgets, section.layout.metric), most_lines
         )
     for ranges in section.ranges:
-        yield from _titled(f"Range of learning rates{_suffix(_kind(ranges))}", _ranges(ranges), most_lines)
+        yield from _titled(f"Range of learning rates{_suffix(kind_name(ranges.kind))}", _ranges(ranges), most_lines)
 
 
 def _suffix(title: str) -> str:
@@ -175,10 +184,6 @@ def _recall(table: Table) -> Grid | None:
     return Grid((*axes, *(f"class {number}" for number in range(classes))), rows, len(axes))
 
 
-def _kind(found: Rows[Any]) -> str:
-    return "" if found.kind == "federated" else found.kind
-
-
 def _grid(found: Rows[Any], heads: Sequence[str], entries: Callable[[Any], Iterable[Entry]]) -> Grid:
     """Return a line for each row and column; the column is named where there are several."""
     several = any(one.column for one in found.rows)
@@ -193,9 +198,7 @@ def _budgets(budgets: Rows[Budget], metric: str) -> list[Block]:
     numbers = [k for k in TRIED if k < most]
 
     def entry(found: Summary) -> Entry:
-        text = METRICS[metric].text
-        half_width = "" if found.half_width is None else f" ± {text(found.half_width)}"
-        return Entry(f"{text(found.mean)}{half_width}", order=found.mean)
+        return Entry(METRICS[metric].text(found.mean) + width_text(found.half_width, metric), order=found.mean)
 
     def entries(one: Budget) -> Iterator[Entry]:
         yield from (entry(one.curve[k - 1]) if k < len(one.curve) else Entry(NONE) for k in numbers)

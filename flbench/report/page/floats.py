@@ -19,7 +19,7 @@ from flbench.report.page.first import settings_text
 from flbench.report.page.planned import planned_grid
 from flbench.report.planned import Planned
 from flbench.report.stats import CONFIDENCE, LEVEL
-from flbench.report.tables import KIND_TITLES
+from flbench.report.tables import kind_name
 from flbench.report.ticks import Tick, axis_names
 from flbench.report.wording import NONE, TIED, code_text, column_head, contrast_text, gap_text, margin_text, mean_text
 
@@ -58,7 +58,7 @@ def tables_of(board: Leaderboard) -> Iterator[Table]:
                 yield _planned(section, some, file_name(name, section.title))
     for one in everything:
         section, kind = one.columns[0].section, one.columns[0].table.kind
-        yield _values(one, file_name("all", section.title, kind if KIND_TITLES.get(kind, kind) else ""))
+        yield _values(one, file_name("all", section.title, kind_name(kind)))
 
 
 def figure_caption(board: Leaderboard, drawing: Drawing) -> str:
