@@ -154,7 +154,7 @@ def _columns_of(section: Section, sections: int) -> list[Column]:
 
 
 def _places(table: Table, axes: Sequence[str]) -> dict[int, tuple[Tick, ...]]:
-    """Return the place of each row of a table on these axes; where sections have other ones, its cells know theirs."""
+    """Return the place of each row of a table on these axes; its cells know those that the table lacks."""
     own = [dict(zip(table.row_axes, row, strict=True)) for row in table.rows]
     return {
         r: tuple(own[r][axis] if axis in own[r] else tick_of(cell, axis) for axis in axes)

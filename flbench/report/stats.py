@@ -68,22 +68,9 @@ def summarize(values: Sequence[float]) -> Summary | None:
 
 
 def with_images(found: Summary | None, images: int | None) -> float | None:
-    """Return the half-width of the 95 % interval of a mean over seeds, for images like those of the test set.
+    """Return the half-width of the 95 % interval of a mean, over seeds and over images like those of the test set.
 
-    Let x_is be 1 where the model of seed s is right on image i, and p_i its mean over seeds. The mean of n seeds on
-    one test set of m images has the variance tau^2 / n + (E[p_i (1 - p_i)] / n + Var[p_i]) / m, where tau^2 is the
-    variance over seeds of the accuracy in the population. The sample variance over seeds estimates
-    tau^2 + E[p_i (1 - p_i)] / m, so that sd^2 / n has every term but Var[p_i] / m, which all seeds share and no
-    number of seeds reduces. It is at most p (1 - p) / m, the variance of a binomial share, which is added: exact
-    where all seeds are wrong on the same images, else an upper bound. The half-widths of both parts are added as
-    squares, so that the interval is never narrower than that over seeds alone; with Welch's degrees of freedom it
-    could be.
-
-    ``acc`` weighs clients equally: in seed s image i has a weight w_is, larger on a client with few images. Each
-    seed draws its own partition, so that the mean of w_is over seeds is 1 for every i. The spread of the weights is
-    in sd, and the shared variance is still Var[p_i] / m if a seed's errors do not depend on them. Only where the
-    data name each client's test images (the partition ``given``) do all seeds share the weights; the added term is
-    then too small, and records do not have the sizes of test shards.
+    It is sqrt(h_seeds^2 + h_images^2) with the binomial error of the images, an upper bound (docs/statistics.md).
 
     Args:
         found: the summary of the values of the seeds.

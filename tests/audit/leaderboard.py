@@ -190,7 +190,7 @@ def _settings() -> list[str]:
                 ("skew_fashion_mnist", " (skew_fashion_mnist)", ""),
             )
         ),
-        f"Rows in the details alone: {left_out}.",
+        f"Rows that only the details show: {left_out}.",
     ]
 
 

@@ -45,8 +45,8 @@ MOST_WINDOWS = 6
 ORDER: tuple[Verdict, ...] = ("more", "more, equivalent", "less", "less, equivalent", "equivalent", "open")
 
 _NOT_SHOWN = (
-    "After the rows of the planned comparisons: those with values in most columns, and of these the best by mean rank. "
-    "Rows in the details alone: {}."
+    "Shown: the rows of planned comparisons, then those with values in most columns, the best by mean rank first. "
+    "Rows that only the details show: {}."
 )
 
 
