@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -238,7 +239,8 @@ def test_report_options_apply_to_their_own_sweep(here: Path, report: Report) -> 
             finish(store, request, 0.5 + request.lr if request.norm.name == "none" else 0.9 - request.lr)  # type: ignore[union-attr]
 
     def section(name: str) -> str:
-        return Path("board.md").read_text().partition(f"\n### digits, mlp ({name})\n")[2].partition("\n### ")[0]
+        text = Path("board.md").read_text().partition(f"\n### digits, mlp ({name})\n")[2]
+        return re.split("\n#{2,3} ", text)[0]
 
     for order in (("rates.yaml", "best.yaml"), ("best.yaml", "rates.yaml")):
         report(*order, "--store", "two", "--out", "board.md", "--force")

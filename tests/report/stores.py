@@ -62,11 +62,20 @@ def pair(**contrast: Any) -> Pair:
     return found
 
 
-def finished_runs(requests: Iterable[Experiment], **record: float) -> Collection:
+def run_of(acc: float | None, state: str = "done", *, more: Mapping[str, Any] | None = None, **fields: Any) -> Run:
+    """A run without a store; one without an accuracy has no record."""
+    request = experiment(**fields)
+    return Run(request, request.rounds, state, record=None if acc is None else {"acc": acc, **(more or {})})
+
+
+def board_of(runs: Iterable[Run], **options: Any) -> Leaderboard:
+    """The leaderboard of such runs; ``options`` as in ``leaderboard_of``."""
+    return leaderboard_of(Collection(tuple(runs)), **options)
+
+
+def finished_runs(requests: Iterable[Experiment], acc: float = 0.5) -> Collection:
     """Finished runs without a store."""
-    return Collection(
-        tuple(Run(request, request.rounds, "done", record={"acc": 0.5, **record}) for request in requests)
-    )
+    return Collection(tuple(Run(request, request.rounds, "done", record={"acc": acc}) for request in requests))
 
 
 def markdown_of(board: Leaderboard) -> str:

@@ -7,9 +7,8 @@ from itertools import combinations
 import pytest
 
 from flbench.report.board import Leaderboard
-from flbench.report.runs import Collection, Run
 from flbench.report.tuning import first_of_drawn
-from tests.report.stores import experiment, leaderboard_of
+from tests.report.stores import board_of, run_of
 
 #: Test and validation accuracies by learning rate of three seeds; None: diverged, which counts with 0.1 on digits.
 RATES = {
@@ -21,13 +20,14 @@ RATES = {
 
 
 def board(**options: str) -> Leaderboard:
-    runs = []
-    for lr, (accs, val_acc) in RATES.items():
-        for seed, acc in enumerate(accs):
-            request = experiment(lr=lr, seed=seed, val_fraction=0.2)
-            record = None if acc is None else {"acc": acc, "val_acc": val_acc}
-            runs.append(Run(request, request.rounds, "diverged" if acc is None else "done", record=record))
-    return leaderboard_of(Collection(tuple(runs)), select_by="val-tail", **options)
+    runs = [
+        run_of(
+            acc, "diverged" if acc is None else "done", more={"val_acc": val_acc}, lr=lr, seed=seed, val_fraction=0.2
+        )
+        for lr, (accs, val_acc) in RATES.items()
+        for seed, acc in enumerate(accs)
+    ]
+    return board_of(runs, select_by="val-tail", **options)
 
 
 def test_probabilities_are_those_of_all_draws() -> None:
@@ -54,9 +54,5 @@ def test_the_expected_value_is_that_of_the_best_by_validation_accuracy() -> None
 
 
 def test_a_row_with_missing_runs_has_no_curve() -> None:
-    runs = [
-        Run(request, request.rounds, "done" if lr < 1 else "failed", record={"acc": 0.5} if lr < 1 else None)
-        for lr in (0.1, 1.0)
-        for request in [experiment(lr=lr)]
-    ]
-    assert leaderboard_of(Collection(tuple(runs))).sections[0].budgets == ()
+    runs = [run_of(0.5, lr=0.1), run_of(None, "failed", lr=1.0)]
+    assert board_of(runs).sections[0].budgets == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections import Counter
@@ -14,11 +15,11 @@ import pytest
 
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
-from flbench.report.runs import Collection, Run, collect
+from flbench.report.runs import Run, collect
 from flbench.report.write.json import to_json
 from flbench.run_sources import StoreSource
 from flbench.store import Store
-from tests.report.stores import experiment, finish, leaderboard_of, markdown_of, records, unfolded_of
+from tests.report.stores import board_of, experiment, finish, leaderboard_of, markdown_of, records, run_of, unfolded_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tuned.md"
 
@@ -34,14 +35,12 @@ RESULT = SimpleNamespace(
 
 
 def run(acc: float | None, state: str = "done", more: dict[str, Any] | None = None, **fields: Any) -> Run:
-    request = experiment(**fields)
     result: Any = None if state == "pending" else RESULT
-    record = None if acc is None else {"acc": acc, **(more or {})}
-    return Run(request, request.rounds, state, result=result, record=record)
+    return dataclasses.replace(run_of(acc, state, more=more, **fields), result=result)
 
 
 def board(*runs: Run, **options: Any) -> Leaderboard:
-    return leaderboard_of(Collection(tuple(runs)), **options)
+    return board_of(runs, **options)
 
 
 def chosen(found: Leaderboard) -> dict[str, tuple[float | None, str]]:
@@ -65,19 +64,6 @@ BY_VAL = [run(0.9, more={"val_acc": 0.1}, lr=0.01), run(0.4, more={"val_acc": 0.
 
 #: Runs, options, and the mean and the choice of each row and column.
 CHOICES: dict[str, tuple[list[Run], dict[str, Any], dict[str, tuple[float | None, str]]]] = {
-    "the best of each row and column": (
-        [
-            *rates({0.01: 0.5, 0.1: 0.7, 1.0: 0.6}, partition="iid"),
-            *rates({0.01: 0.9, 0.1: 0.8, 1.0: 0.1}, partition="iid", norm="ln"),
-            *rates({0.01: 0.1, 0.1: 0.2, 1.0: 0.3}),
-        ],
-        {},
-        {
-            "fedavg none iid": (0.7, "lr 0.1, best of 3"),
-            "fedavg ln iid": (0.9, "lr 0.01, best of 3, edge of the grid"),
-            "fedavg none classes:1": (0.3, "lr 1, best of 3, edge of the grid"),
-        },
-    ),
     "among the settings that all rows of the column tried": (
         [*FEW, *MANY],
         {},
@@ -114,7 +100,6 @@ CHOICES: dict[str, tuple[list[Run], dict[str, Any], dict[str, tuple[float | None
         {"fedprox none classes:1": (0.3, "method.mu 0.3, best of 2")},
     ),
     "a hyperparameter that is not named": (PROXES, {}, {}),
-    "nothing is tuned": (PROXES, {"tune": ()}, {}),
     "not an incomplete setting": (
         [*rates({0.01: 0.5, 0.1: 0.9}), *rates({0.01: 0.5, 0.1: None}, seed=1)],
         {},
@@ -130,7 +115,6 @@ CHOICES: dict[str, tuple[list[Run], dict[str, Any], dict[str, tuple[float | None
         {"select_by": "val"},
         {"fedavg none classes:1": (0.4, "lr 0.1, best of 2")},
     ),
-    "by accuracy on test data": (BY_VAL, {}, {"fedavg none classes:1": (0.9, "lr 0.01, best of 2")}),
 }
 
 

@@ -15,9 +15,8 @@ from flbench.report.board import Leaderboard, Picture
 from flbench.report.headline import MOST_ROWS, headline
 from flbench.report.output import written
 from flbench.report.page.first import MOST_FIGURES, pictures_of_first
-from flbench.report.runs import Collection, Run
 from flbench.sweeps.layout import Pair, conditions
-from tests.report.stores import experiment, leaderboard_of, pair
+from tests.report.stores import board_of, pair, run_of
 
 NORMS = ("none", "fn", "ln", "gn", "rms", "bn")
 METHODS = ("fedavg", "fedyogi", "fedadam", "scaffold")
@@ -32,9 +31,8 @@ def board(
     for method, norm, partition, seed in product(methods, NORMS, partitions, range(5)):
         gain = 0.1 * (norm != "none" and partition == "classes:1") + 0.02 * (method != "fedavg")
         noise = 0.01 * ((7 * seed + 3 * len(norm) + len(method)) % 5)
-        request = experiment(method=method, norm=norm, partition=partition, seed=seed)
-        runs.append(Run(request, request.rounds, "done", record={"acc": 0.6 + gain + noise}))
-    return leaderboard_of(Collection(tuple(runs)), **layout)
+        runs.append(run_of(0.6 + gain + noise, method=method, norm=norm, partition=partition, seed=seed))
+    return board_of(runs, **layout)
 
 
 def pairs(*norms: str) -> tuple[Pair, ...]:
@@ -93,10 +91,8 @@ def test_a_component_with_other_settings_is_another_row() -> None:
     runs = []
     for (norm, gain), seed in product(gains.items(), range(5)):
         value = {"name": "scale", "factor": 3} if "=" in norm else norm
-        request = experiment(norm=value, seed=seed)
-        noise = 0.01 * ((7 * seed + 3 * len(norm)) % 5)
-        runs.append(Run(request, request.rounds, "done", record={"acc": 0.6 + gain + noise}))
-    found = headline(leaderboard_of(Collection(tuple(runs)), contrasts=pairs("scale")).sections)
+        runs.append(run_of(0.6 + gain + 0.01 * ((7 * seed + 3 * len(norm)) % 5), norm=value, seed=seed))
+    found = headline(board_of(runs, contrasts=pairs("scale")).sections)
     assert found is not None
     better = {row.row[-1].label: row.better[0] for row in found.rows}
     assert list(better) == ["none", "scale", "ln", "scale(factor=3)"]
@@ -106,14 +102,11 @@ def test_a_component_with_other_settings_is_another_row() -> None:
 def test_sections_with_other_row_axes_share_the_table() -> None:
     """Every cell has a head, so a section without heads among its rows has the row of the linear one."""
     (plain,) = board(("classes:1",), methods=("fedavg",)).sections
-    runs = tuple(
-        Run(request, request.rounds, "done", record={"acc": 0.5})
+    runs = [
+        run_of(0.5, partition="classes:1", head=head, model="cnn", dataset="mnist", seed=seed)
         for head, seed in product(("linear", "cosine"), range(3))
-        for request in [
-            experiment(norm="none", partition="classes:1", head=head, model="cnn", dataset="mnist", seed=seed)
-        ]
-    )
-    (heads,) = leaderboard_of(Collection(runs), rows=("method", "norm", "head")).sections
+    ]
+    (heads,) = board_of(runs, rows=("method", "norm", "head")).sections
     found = headline([plain, heads])
     assert found is not None and found.row_axes == ("method", "norm", "head")
     filled = {" ".join(at.label for at in row.row): [cell is not None for cell in row.cells] for row in found.rows}

@@ -25,7 +25,7 @@ from flbench.report.paper import figure_kinds
 from flbench.report.wording import TIED
 from flbench.report.write.latex import escape, to_latex
 from tests.report.stores import draw
-from tests.report.test_planned import GAIN, INTERACTION, VALUES, board_of
+from tests.report.test_planned import GAIN, INTERACTION, VALUES, planned_board
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,7 +86,7 @@ def test_text_is_shown_as_it_is(text: str, written: str) -> None:
 
 
 def test_bold_is_what_is_shown_and_ties_have_notes() -> None:
-    board: Leaderboard = board_of(VALUES, contrasts=(GAIN, INTERACTION))
+    board: Leaderboard = planned_board(VALUES, contrasts=(GAIN, INTERACTION))
     tables = {one.name: one for one in tables_of(board)}
     assert list(tables) == ["planned-digits-mlp", "interactions-digits-mlp", "all-digits-mlp"]
     planned = board.sections[0].planned
@@ -117,7 +117,7 @@ def test_wide_and_long_tables_become_several() -> None:
 
 
 def test_figures_have_the_width_of_a_column_or_a_page() -> None:
-    board = board_of(VALUES, contrasts=(GAIN,))
+    board = planned_board(VALUES, contrasts=(GAIN,))
     (gains,) = draw(board, "gains")
     assert fit(gains) == "column" and gains.figure.get_figwidth() == COLUMN
     assert not gains.figure.get_suptitle()
@@ -134,7 +134,7 @@ def test_figures_have_the_width_of_a_column_or_a_page() -> None:
 
 
 def test_a_manuscript_replaces_only_its_own_files(tmp_path: Path) -> None:
-    board = board_of(VALUES, contrasts=(GAIN,))
+    board = planned_board(VALUES, contrasts=(GAIN,))
 
     def write(**options: Any) -> None:
         write_manuscript(board, tmp_path, (), None, **{"replace": False, **options})

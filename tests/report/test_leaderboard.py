@@ -5,6 +5,7 @@ import os
 import random
 import re
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -189,83 +190,54 @@ def test_different_numerics_are_marked_in_a_cell_and_named_below_a_table(tmp_pat
 
 #: Partitions in the order of columns: more than one table holds.
 BETAS = ["iid", *(f"dirichlet:{beta}" for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10, 100))]
-
-#: Requests, options, and of each table: its title, the axes of columns, the labels of rows, of columns.
-LAYOUTS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[tuple[str, tuple[str, ...], str, str]]]] = {
-    "a hyperparameter that varies": (
-        [{"partition": p, "lr": lr} for p in ("iid", "classes:1") for lr in (0.1, 0.01)],
-        {},
-        [("", ("lr", "partition"), "fedavg none", "0.01 iid, 0.01 classes:1, 0.1 iid, 0.1 classes:1")],
-    ),
-    "a table for each value of the slower axes": (
-        [
-            {"partition": p, "lr": lr, "E": steps}
-            for p in ("iid", "classes:1")
-            for lr in (0.1, 0.01)
-            for steps in (1, 10)
-        ],
-        {},
-        [
-            (f"lr {lr}", ("local_steps", "partition"), "fedavg none", "1 iid, 1 classes:1, 10 iid, 10 classes:1")
-            for lr in ("0.01", "0.1")
-        ],
-    ),
-    "the axes in the given order": (
-        [{"partition": p, "lr": lr} for p in ("iid", "classes:1") for lr in (0.1, 0.01, 1, 2)],
-        {"cols": ("partition", "lr")},
-        [(p, ("lr",), "fedavg none", "0.01, 0.1, 1, 2") for p in ("iid", "classes:1")],
-    ),
-    "one long axis, split evenly": (
-        [{"partition": p} for p in BETAS],
-        {},
-        [("", ("partition",), "fedavg none", ", ".join(some)) for some in (BETAS[:5], BETAS[5:])],
-    ),
-    "a row without a cell in one of the parts": (
-        [*({"partition": p} for p in BETAS[1:9]), {"norm": "ln", "partition": "iid"}],
-        {},
-        [
-            ("", ("partition",), "fedavg none, fedavg ln", ", ".join(BETAS[:5])),
-            ("", ("partition",), "fedavg none", ", ".join(BETAS[5:9])),
-        ],
-    ),
-    "a setting of a component": (
-        [*({"method": {"name": "fedyogi", "server_lr": lr}} for lr in (0.1, 0.3)), {}],
-        {"cols": ("method.server_lr",)},
-        [("", ("method.server_lr",), "fedavg none, fedyogi none", "0.1, 0.3, 1")],
-    ),
-    "rounds": (
-        [{"rounds": 20}, {"rounds": 40}],
-        {},
-        [("", ("rounds", "partition"), "fedavg none", "20 classes:1, 40 classes:1")],
-    ),
-    "an axis that no run has, as with --only": ([{}], {"cols": ("method.mu",)}, [("", (), "fedavg none", "")]),
-    "kinds of experiments": (
-        [{}, *({"kind": "centralized", "norm": norm} for norm in ("none", "ln"))],
-        {},
-        [
-            ("", ("partition",), "fedavg none", "classes:1"),
-            ("Centralized: one model on all the data", (), "none, ln", ""),
-        ],
-    ),
-    "data sets and models": (
-        [*({"dataset": dataset, "model": "cnn"} for dataset in ("mnist", "cifar10")), {}],
-        {},
-        [("", ("partition",), "fedavg none", "classes:1")] * 3,
-    ),
-}  # fmt: skip
+TWO = ["iid", "classes:1"]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_cells_are_laid_out_in_tables_of_a_readable_width(name: str) -> None:
-    requests, options, expected = LAYOUTS[name]
-    found = leaderboard_of(finished_runs([experiment(**one) for one in requests]), **options)
+@pytest.mark.parametrize(
+    ("varied", "cols", "tables"),
+    [
+        # Each table: the axes of its columns, its title, its columns.
+        ({"lr": [2, 1], "partition": TWO}, None, [("lr partition", "", "1 iid, 1 classes:1, 2 iid, 2 classes:1")]),
+        (
+            {"lr": [0.1, 0.01], "E": [1, 10], "partition": TWO},
+            None,
+            [("local_steps partition", f"lr {lr}", "1 iid, 1 classes:1, 10 iid, 10 classes:1") for lr in (0.01, 0.1)],
+        ),
+        ({"lr": [1, 2, 3, 4], "partition": TWO}, ("partition", "lr"), [("lr", p, "1, 2, 3, 4") for p in TWO]),
+        ({"partition": BETAS}, None, [("partition", "", ", ".join(some)) for some in (BETAS[:5], BETAS[5:])]),
+        ({"rounds": [20, 40]}, None, [("rounds partition", "", "20 classes:1, 40 classes:1")]),
+        ({"lr": [0.1]}, ("method.mu",), [("", "", "")]),  # an axis that no run has, as with --only
+        (
+            {"method": ["fedavg", *({"name": "fedyogi", "server_lr": lr} for lr in (0.1, 0.3))]},
+            ("method.server_lr",),
+            [("method.server_lr", "", "0.1, 0.3, 1")],
+        ),
+        ({"dataset": ["mnist", "fashion_mnist", "digits"]}, None, [("partition", "", "classes:1")] * 3),
+    ],
+)  # fmt: skip
+def test_cells_are_laid_out_in_tables_of_a_readable_width(
+    varied: dict[str, list[Any]], cols: tuple[str, ...] | None, tables: list[tuple[str, str, str]]
+) -> None:
+    requests = [experiment(**dict(zip(varied, values, strict=True))) for values in product(*varied.values())]
+    found = leaderboard_of(finished_runs(requests), **({"cols": cols} if cols else {}))
+    shown = [table for section in found.sections for table in section.tables]
+    texts = [", ".join(" ".join(at.label for at in col) for col in table.cols) for table in shown]
+    assert [(" ".join(one.col_axes), one.title, text) for one, text in zip(shown, texts, strict=True)] == tables
+    assert sum(len(table.cells) for table in shown) == len(requests), "no two cells share a place"
 
-    def text(places: Any) -> str:
-        return ", ".join(" ".join(at.label for at in place) for place in places)
 
-    tables = [table for section in found.sections for table in section.tables]
-    assert [(one.title, one.col_axes, text(one.rows), text(one.cols)) for one in tables] == expected
-    assert sum(len(table.cells) for table in tables) == len(requests), "no two cells share a place"
+def test_a_part_of_a_wide_table_has_no_row_without_a_cell() -> None:
+    requests = [*(experiment(partition=p) for p in BETAS[1:9]), experiment(norm="ln", partition="iid")]
+    tables = leaderboard_of(finished_runs(requests)).sections[0].tables
+    assert [len(table.rows) for table in tables] == [2, 1]
+
+
+def test_centralized_runs_have_a_table_of_their_own() -> None:
+    requests = [experiment(), *(experiment(kind="centralized", norm=norm) for norm in ("none", "ln"))]
+    federated, central = leaderboard_of(finished_runs(requests)).sections[0].tables
+    assert (federated.row_axes, len(federated.rows)) == (("method", "norm"), 1)
+    assert (central.row_axes, len(central.rows)) == (("norm",), 2)
+    assert central.title == "Centralized: one model on all the data"
 
 
 @pytest.mark.parametrize(

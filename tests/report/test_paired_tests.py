@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from flbench.report.board import Leaderboard
-from flbench.report.runs import Collection, Run
-from tests.report.stores import experiment, leaderboard_of, markdown_of
+from tests.report.stores import board_of, markdown_of, run_of
 
 #: Values of three seeds by normalization. To ln: none -0.2 with differences -0.19, -0.2, -0.21 (t = -34.6, p 0.00083);
 #: fn -0.01, 0, 0.01, which has no mean; gn -0.3, 0, 0.15 (p 0.74).
@@ -23,17 +22,11 @@ VALUES: Mapping[str, Sequence[float]] = {
 
 def board(values: Mapping[str, Sequence[float | None]] = VALUES, **options: Any) -> Leaderboard:
     runs = [
-        Run(
-            request,
-            request.rounds,
-            "done" if acc is not None else "failed",
-            record=None if acc is None else {"acc": acc},
-        )
+        run_of(acc, "failed" if acc is None else "done", norm=norm, seed=seed)
         for norm, accs in values.items()
         for seed, acc in enumerate(accs)
-        for request in [experiment(norm=norm, seed=seed)]
     ]
-    return leaderboard_of(Collection(tuple(runs)), **options)
+    return board_of(runs, **options)
 
 
 def table(found: Leaderboard) -> Any:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from flbench.errors import UserError
-from flbench.report.board import Section
-from flbench.report.runs import Collection, Run
+from flbench.report.board import Leaderboard
+from flbench.report.runs import Run
 from flbench.report.stats import Difference, corrected, equivalence_p, paired
 from flbench.report.write.json import to_json
-from flbench.sweeps.layout import conditions
-from tests.report.stores import draw, experiment, leaderboard_of, markdown_of, pair
+from flbench.sweeps.layout import Pair, conditions
+from tests.report.stores import board_of, draw, markdown_of, pair, run_of
 
 #: Values of three seeds by normalization, partition and E. Gains of ln: one class, E 10: 0.20, 0.21, 0.22; one class,
 #: E 1: 0.1, 0.1, 0.1; iid, E 10: 0.01, 0, 0.02; iid, E 1: 0.1, 0.11, 0.12. So the interactions are 0.19, 0.21, 0.20 and
@@ -34,24 +33,26 @@ GAIN = pair(norm="ln", against="none")
 INTERACTION = pair(norm="ln", against="none", between={"partition": ["classes:1", "iid"]})
 
 
-def board_of(values: Mapping[tuple[str, str, int], Sequence[float]], rounds: int | None = None, **options: Any) -> Any:
+def planned_board(
+    values: Mapping[tuple[str, str, int], Sequence[float]], rounds: int | None = None, **options: Any
+) -> Leaderboard:
     """The leaderboard of some values; with ``rounds``, E times rounds is the same for all."""
-    requests = [
-        (experiment(norm=norm, partition=partition, E=E, rounds=rounds // E if rounds else 20, seed=seed), acc)
+    runs = [
+        run_of(acc, norm=norm, partition=partition, E=E, rounds=rounds // E if rounds else 20, seed=seed)
         for (norm, partition, E), accs in values.items()
         for seed, acc in enumerate(accs)
     ]
-    runs = tuple(Run(request, request.rounds, "done", record={"acc": acc}) for request, acc in requests)
-    return leaderboard_of(Collection(runs), cols=("partition", "local_steps"), **options)
+    return board_of(runs, cols=("partition", "local_steps"), **options)
 
 
-def section_of(values: Mapping[tuple[str, str, int], Sequence[float]], **options: Any) -> Section:
-    (section,) = board_of(values, **options).sections
-    return section
+def planned_of(runs: Iterable[Run], *contrasts: Pair, **options: Any) -> dict[tuple[str, str], Any]:
+    """The planned comparisons of runs on one data set, by name and column."""
+    (section,) = board_of(runs, contrasts=contrasts, **options).sections
+    return {(one.name, one.column): one for one in section.planned}
 
 
 def test_an_interaction_is_the_gain_in_one_column_minus_that_in_another() -> None:
-    found = section_of(VALUES, contrasts=(GAIN, INTERACTION)).planned
+    found = planned_board(VALUES, contrasts=(GAIN, INTERACTION)).sections[0].planned
     means = {(one.name, one.column): one.contrast.difference.mean for one in found}
     assert means["ln against none", "classes:1, E 10"] == pytest.approx(0.21)
     name = "ln against none, classes:1 minus iid"
@@ -60,58 +61,55 @@ def test_an_interaction_is_the_gain_in_one_column_minus_that_in_another() -> Non
     # 0.19, 0.21, 0.20: sd 0.01, so the half-width is 4.303 * 0.01 / sqrt 3.
     assert strong.contrast.difference.half_width == pytest.approx(0.02484, abs=1e-5)
     assert len(found) == 6 and all((one.cells, one.missing) == (1, 0) for one in found)
-    text = markdown_of(board_of(VALUES, contrasts=(GAIN, INTERACTION)))
-    assert "| comparison, classes:1 minus iid |" in text and "| ln against none | -1.00 ± 2.48" in text
-    assert "Holm's correction over all of this section that have a test (6)" in text
+    plain = to_json(planned_board(VALUES, contrasts=(INTERACTION,)))["planned"][0]
+    assert plain["between"] == "classes:1 minus iid" and plain["verdict"] == "open"
+    assert plain["p_holm"] >= plain["p"] and 0 < plain["p_equivalence_holm"] <= 1
 
 
 def test_the_gain_of_the_last_evaluation_stands_beside_that_of_the_mean() -> None:
-    requests = [
-        (experiment(norm=norm, rounds=100, E=10, seed=seed), mean + 0.01 * seed * seed, last)
+    runs = [
+        dataclasses.replace(
+            run_of(mean + 0.01 * seed * seed, norm=norm, rounds=100, seed=seed), last={"acc": last}, since=60
+        )
         for norm, mean, last in (("none", 0.6, 0.7), ("ln", 0.8, 0.82))
         for seed in range(3)
     ]
-    runs = [
-        Run(request, 100, "done", record={"acc": mean}, last={"acc": last}, since=60)
-        for request, mean, last in requests
-    ]
-    board = leaderboard_of(Collection(tuple(runs)), contrasts=(GAIN,), select_by="val-tail")
-    (section,) = board.sections
-    (one,) = section.planned
+    board = board_of(runs, contrasts=(GAIN,), select_by="val-tail")
+    (one,) = board.sections[0].planned
     assert one.contrast.difference.mean == pytest.approx(0.2) and one.last is not None
     assert (one.last.n, one.last.mean, one.last.half_width) == (3, pytest.approx(0.12), 0.0)
     text = markdown_of(board)
     assert "+20.00 ± 0.00<br><sub>open</sub><br><sub>last +12.00 ± 0.00</sub>" in text
-    assert "last: the same difference in the last evaluation alone" in text
-    assert "mean of the last 5 evaluations (rounds 60 to 100)" in text
-    assert "<sub>last 70.00</sub>" in text
+    assert "mean of the last 5 evaluations (rounds 60 to 100)" in text and "<sub>last 70.00</sub>" in text
     assert to_json(board)["planned"][0]["last"] == {"mean": one.last.mean, "ci_half_width": 0.0, "n": 3}
+    (alone, *_) = planned_board(VALUES, contrasts=(GAIN,)).sections[0].planned
+    assert alone.last is None, "no mean over evaluations"
 
 
-def test_interactions_pair_the_cells_of_one_method() -> None:
-    requests = [
-        (experiment(norm=norm, partition=partition, method=method, seed=seed), acc + 0.01 * seed * seed)
-        for method, norm, partition, acc in [
-            ("fedavg", "none", "iid", 0.5),
-            ("fedavg", "ln", "iid", 0.6),
-            ("fedavg", "none", "classes:1", 0.3),
-            ("fedavg", "ln", "classes:1", 0.6),
-            ("scaffold", "none", "classes:1", 0.1),
-            ("scaffold", "ln", "classes:1", 0.9),
-        ]
+def test_differences_are_averaged_over_the_methods_that_have_both_cells() -> None:
+    accs = {
+        ("fedavg", "none", "iid"): 0.5,
+        ("fedavg", "ln", "iid"): 0.6,
+        ("fedavg", "none", "classes:1"): 0.3,
+        ("fedavg", "ln", "classes:1"): 0.6,
+        ("scaffold", "none", "classes:1"): 0.1,
+        ("scaffold", "ln", "classes:1"): 0.9,
+    }
+    runs = [
+        run_of(acc + 0.01 * seed * seed, method=method, norm=norm, partition=partition, seed=seed)
+        for (method, norm, partition), acc in accs.items()
         for seed in range(3)
     ]
-    runs = tuple(Run(request, request.rounds, "done", record={"acc": acc}) for request, acc in requests)
-    (section,) = leaderboard_of(Collection(runs), contrasts=(INTERACTION,)).sections
-    (one,) = section.planned
-    assert one.contrast.difference.mean == pytest.approx(0.2), "scaffold has no run with iid data"
     among = [dataclasses.replace(GAIN, among=conditions([f"method={method}"])) for method in ("fedavg", "scaffold")]
-    (section,) = leaderboard_of(Collection(runs), contrasts=(GAIN, *among)).sections
-    found = {(one.name, one.column): (one.contrast.difference.mean, one.cells) for one in section.planned}
-    assert found["ln against none", "classes:1"] == (pytest.approx(0.55), 2)
-    assert found["ln against none with fedavg", "classes:1"] == (pytest.approx(0.3), 1)
-    assert found["ln against none with scaffold", "classes:1"] == (pytest.approx(0.8), 1)
-    assert len(found) == 5, "scaffold has no run with iid data"
+    found = planned_of(runs, GAIN, *among, INTERACTION)
+    assert {at: (one.contrast.difference.mean, one.cells) for at, one in found.items()} == {
+        ("ln against none", "iid"): (pytest.approx(0.1), 1),
+        ("ln against none", "classes:1"): (pytest.approx(0.55), 2),
+        ("ln against none with fedavg", "iid"): (pytest.approx(0.1), 1),
+        ("ln against none with fedavg", "classes:1"): (pytest.approx(0.3), 1),
+        ("ln against none with scaffold", "classes:1"): (pytest.approx(0.8), 1),
+        ("ln against none, classes:1 minus iid", ""): (pytest.approx(0.2), 1),
+    }, "scaffold has no run with iid data"
 
 
 def test_the_test_of_equivalence_is_that_of_the_nearer_bound() -> None:
@@ -149,40 +147,30 @@ def test_a_family_is_corrected_for_its_size() -> None:
     assert corrected({0: one}, 0.01)[0].verdict == "more"
 
 
-def test_json_has_the_verdict_and_the_interaction() -> None:
-    (found, *_) = to_json(board_of(VALUES, contrasts=(INTERACTION,)))["planned"]
-    assert found["between"] == "classes:1 minus iid" and found["verdict"] == "open"
-    assert found["p_holm"] >= found["p"] and 0 < found["p_equivalence_holm"] <= 1
+def points_of(panel: Any) -> list[float]:
+    return [line.get_xdata()[0] for line in panel.lines if len(line.get_xdata()) == 1]
 
 
 def test_the_overview_has_a_row_of_panels_a_section_and_a_column_a_reference() -> None:
     """Only ``none`` is what both sections compare with, and the second one has no interaction."""
-    columns = (('partition="classes:1"',),)
-    both = board_of(VALUES, contrasts=(GAIN, INTERACTION), headline=columns)
-    requests = [
-        (experiment(norm=norm, partition="classes:1", dataset="mnist", seed=seed), acc + 0.01 * seed * (norm == "ln"))
+    both = planned_board(VALUES, contrasts=(GAIN, INTERACTION), headline=(('partition="classes:1"',),))
+    runs = [
+        run_of(acc + 0.01 * seed * (norm == "ln"), norm=norm, partition="classes:1", dataset="mnist", seed=seed)
         for norm, acc in (("none", 0.5), ("scale", 0.6), ("ln", 0.7))
         for seed in range(3)
     ]
-    runs = tuple(Run(request, request.rounds, "done", record={"acc": acc}) for request, acc in requests)
     contrasts = (GAIN, pair(norm="scale", against="none"), pair(norm="ln", against="scale"))
-    (other,) = leaderboard_of(Collection(runs), contrasts=contrasts).sections
+    (other,) = board_of(runs, contrasts=contrasts).sections
     (drawing,) = draw(dataclasses.replace(both, sections=(*both.sections, other)), "overview")
-    assert drawing.name == "overview" and drawing.place is None
-    gains, interactions, others = drawing.figure.axes
-    titles = [panel.get_title(loc="left") for panel in drawing.figure.axes]
-    assert titles == ["digits", "digits, classes:1 minus iid", "mnist"]
-    assert [label.get_text() for label in gains.get_yticklabels()] == ["classes:1, E 1", "classes:1, E 10"]
-    points = [
-        [line.get_xdata()[0] for line in panel.lines if len(line.get_xdata()) == 1] for panel in drawing.figure.axes
-    ]
-    assert points == [
-        [pytest.approx(10.0), pytest.approx(21.0)],
-        [pytest.approx(-1.0), pytest.approx(20.0)],
-        [pytest.approx(21.0), pytest.approx(10.0)],
-    ]
-    assert others.get_xlabel() == "against no norm" and not interactions.get_xlabel()
+    panels = drawing.figure.axes
+    titles = ["digits", "digits, classes:1 minus iid", "mnist"]
+    assert [panel.get_title(loc="left") for panel in panels] == titles
+    expected = [[10.0, 21.0], [-1.0, 20.0], [21.0, 10.0]]
+    assert list(map(points_of, panels)) == [pytest.approx(points) for points in expected]
+    assert panels[2].get_xlabel() == "against no norm" and not panels[1].get_xlabel()
     assert draw(both, "overview") == [], "one section is drawn as gains"
+    (gains,) = draw(both, "gains")
+    assert [len(points_of(panel)) for panel in gains.figure.axes] == [4, 2], "a panel for the interaction"
 
 
 def test_the_phase_diagram_names_columns_by_local_steps_alone() -> None:
@@ -193,7 +181,7 @@ def test_the_phase_diagram_names_columns_by_local_steps_alone() -> None:
         for classes in (1, 2, 3)
         for E in (1, 2, 4)
     }
-    board = board_of(values, rounds=40, contrasts=(GAIN,))
+    board = planned_board(values, rounds=40, contrasts=(GAIN,))
     (section,) = board.sections
     assert section.tables[0].col_axes == ("local_steps",) and section.tables[0].place == "classes:1"
     assert section.constants.endswith("rounds 40 with E 1, 20 with E 2, 10 with E 4")
@@ -203,48 +191,44 @@ def test_the_phase_diagram_names_columns_by_local_steps_alone() -> None:
     assert texts == [f"{1.0 * classes * E:+.1f}" for classes in (1, 2, 3) for E in (1, 2, 4)]
     assert drawing.name == "phase-digits-mlp-against-none"
     assert draw(board, "gains") == [], "no gain is drawn twice"
-    assert draw(board_of(VALUES, contrasts=(GAIN,)), "phase") == [], "two by two columns are a table"
+    assert draw(planned_board(VALUES, contrasts=(GAIN,)), "phase") == [], "two by two columns are a table"
 
 
 def test_a_compared_number_has_the_name_of_its_field() -> None:
-    method = {"name": "feddecorr", "coefficient": 0}
-    requests = [
-        experiment(method=method | {"coefficient": dose}, seed=seed)
-        for dose, seed in itertools.product((0, 1), range(3))
+    runs = [
+        run_of(0.5 + 0.01 * seed, method={"name": "feddecorr", "coefficient": dose}, seed=seed)
+        for dose in (0, 1)
+        for seed in range(3)
     ]
-    runs = tuple(Run(one, one.rounds, "done", record={"acc": 0.5 + 0.01 * one.seed}) for one in requests)
-    options = {"rows": ("method.coefficient",), "contrasts": (pair(**{"method.coefficient": 1, "against": 0}),)}
-    (section,) = leaderboard_of(Collection(runs), **options).sections
-    assert [one.name for one in section.planned] == ["coefficient 1 against 0"]
-    assert [one.reference for one in section.planned] == ["coefficient 0"], "the title of its figure"
+    found = planned_of(runs, pair(**{"method.coefficient": 1, "against": 0}), rows=("method.coefficient",))
+    assert [one.name for one in found.values()] == ["coefficient 1 against 0"]
+    assert [one.reference for one in found.values()] == ["coefficient 0"], "the title of its figure"
 
 
-def norms(*values: Any) -> Collection:
+def norms(*values: Any) -> list[Run]:
     """Three seeds of each norm; the accuracy is 0.5, plus a tenth for each norm before it, plus a hundredth a seed."""
-    requests = [(experiment(norm=norm, seed=seed), i, seed) for i, norm in enumerate(values) for seed in range(3)]
-    return Collection(
-        tuple(
-            Run(one, one.rounds, "done", record={"acc": 0.5 + 0.1 * i + 0.01 * seed * (i + 1)})
-            for one, i, seed in requests
-        )
-    )
+    return [
+        run_of(0.5 + 0.1 * i + 0.01 * seed * (i + 1), norm=norm, seed=seed)
+        for i, norm in enumerate(values)
+        for seed in range(3)
+    ]
 
 
 def test_a_name_means_the_component_with_its_defaults() -> None:
     """Not the mean over all its settings, and not the last of them."""
     runs = norms("none", "scale", {"name": "scale", "factor": 3}, "ln")
-    pairs = (pair(norm="scale", against="none"), pair(norm="ln", against="scale"))
-    (section,) = leaderboard_of(runs, contrasts=pairs).sections
-    found = {one.name: (one.contrast.difference.mean, one.cells) for one in section.planned}
-    assert found == {"scale against none": (pytest.approx(0.11), 1), "ln against scale": (pytest.approx(0.22), 1)}
-    (section,) = leaderboard_of(runs, contrasts=(pair(norm="ln", against="scale(factor=3)"),)).sections
-    (one,) = section.planned
+    found = planned_of(runs, pair(norm="scale", against="none"), pair(norm="ln", against="scale"))
+    assert {name: (one.contrast.difference.mean, one.cells) for (name, _), one in found.items()} == {
+        "scale against none": (pytest.approx(0.11), 1),
+        "ln against scale": (pytest.approx(0.22), 1),
+    }
+    (one,) = planned_of(runs, pair(norm="ln", against="scale(factor=3)")).values()
     assert one.contrast.difference.mean == pytest.approx(0.11), "a label means itself"
 
 
 def test_a_name_that_two_settings_match_cannot_be_the_reference() -> None:
     runs = norms({"name": "scale", "factor": 3}, {"name": "scale", "factor": 30}, "ln")
-    (section,) = leaderboard_of(runs, contrasts=(pair(norm="scale", against="ln"),)).sections
-    assert [one.cells for one in section.planned] == [2], "the mean over both"
+    (one,) = planned_of(runs, pair(norm="scale", against="ln")).values()
+    assert one.cells == 2, "the mean over both"
     with pytest.raises(UserError, match=r"against norm: scale: scale\(factor=3\) and scale\(factor=30\) both match"):
-        leaderboard_of(runs, contrasts=(pair(norm="ln", against="scale"),))
+        planned_of(runs, pair(norm="ln", against="scale"))

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from flbench.report.board import Leaderboard
-from flbench.report.runs import Collection, Run
 from flbench.report.write.json import to_json
-from tests.report.stores import experiment, leaderboard_of, markdown_of, pair
+from tests.report.stores import board_of, markdown_of, pair, run_of
 
 #: FedBN is FedAvg here, FedProx is with one step, and FedLC is not.
 ACCS = {"fedavg": 0.6, "fedbn": 0.6, "fedprox": 0.6, "fedlc": 0.5}
@@ -23,14 +22,13 @@ def accuracy(method: str, steps: int, norm: str, seed: int) -> float:
 
 def board(**options: Any) -> Leaderboard:
     runs = [
-        Run(request, request.rounds, "done", record={"acc": accuracy(method, steps, norm, seed)})
+        run_of(accuracy(method, steps, norm, seed), method=method, E=steps, norm=norm, seed=seed)
         for method in ACCS
         for steps in (1, 10)
         for norm in ("none", "ln")
         for seed in range(3)
-        for request in [experiment(method=method, E=steps, norm=norm, seed=seed)]
     ]
-    return leaderboard_of(Collection(tuple(runs)), **options)
+    return board_of(runs, **options)
 
 
 def test_rows_that_are_the_same_everywhere_are_merged_under_all_names() -> None:

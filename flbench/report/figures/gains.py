@@ -10,7 +10,7 @@ from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name
-from flbench.report.figures.phase import mapped
+from flbench.report.figures.maps import mapped
 from flbench.report.figures.style import (
     LineStyle,
     color_numbers,
