@@ -178,7 +178,9 @@ def _values(cell: Cell, metric: str) -> dict[str, Any]:
     gaps = Counter(why for run in cell.runs if (why := gap_of(run, metric)))
     if elsewhere := cell.requested - len(cell.runs):
         gaps["on other data"] = elsewhere
-    images = _images(cell) if METRICS[metric].is_share else None
+    counts = getattr(getattr(cell.experiment, "dataset", None), "counts", None)
+    recorded = int(cell.samples.partition("/")[2]) if cell.samples else counts and counts[1]
+    images = recorded if METRICS[metric].is_share else None
     return {
         "metric": metric,
         "by_seed": by_seed,
@@ -196,14 +198,6 @@ def _values(cell: Cell, metric: str) -> dict[str, Any]:
 def _finite(records: Iterable[tuple[Run, Record | None]], metric: str) -> dict[int, float]:
     found = {run.experiment.seed: value_of(record, metric) for run, record in records}
     return {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
-
-
-def _images(cell: Cell) -> int | None:
-    """Return the number of test images: as recorded, else that of the data set."""
-    if cell.samples:
-        return int(cell.samples.partition("/")[2])
-    counts = getattr(getattr(cell.experiment, "dataset", None), "counts", None)
-    return counts[1] if counts else None
 
 
 def _collapsed(by_seed: Mapping[int, float]) -> tuple[int, ...]:

@@ -88,7 +88,8 @@ def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Ma
     cells = rows_of(frame)
     fields = axes_of(type(cell.experiment) for cell in cells)
     wanted = dict.fromkeys((*layout.rows, *layout.cols, *layout.tune, *fields))
-    axes = [axis for axis in wanted if _is_axis(cells, axis)]
+    on_all = (axis for axis in wanted if all(axis == "data" or cell.experiment.has(axis) for cell in cells))
+    axes = [axis for axis in on_all if varies(cells, axis)]
     ticks = {axis: sorted({tick_of(cell, axis, axes) for cell in cells}) for axis in axes}
     few = [axis for axis in axes if len(ticks[axis]) <= len(COLORS)]
     colored = max(reversed(few), key=lambda axis: (axis in layout.rows, len(ticks[axis])), default=None)
@@ -116,10 +117,6 @@ def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Ma
     }
 
 
-def _is_axis(cells: Sequence[Cell], axis: str) -> bool:
-    return all(axis == "data" or cell.experiment.has(axis) for cell in cells) and varies(cells, axis)
-
-
 def _table_json(table: Table, keys: Sequence[Any]) -> dict[str, Any]:
     """Return a table; each position has the number of its cell, and the lines below its mean."""
     return {
@@ -138,7 +135,8 @@ def _curves(cell: Cell, points_of: Callable[[Run, str], Points], most: int, *, w
     known = [(run, points) for run in cell.runs if (points := points_of(run, cell.metric))]
     averaged = [points for run, points in known if run.state == "done"] or [points for _, points in known]
     rounds = _thinned({at for _, points in known for at in points}, most)
-    means = {at: math.fsum(values) / len(values) for at in rounds if (values := _at_all(averaged, at))}
+    common = [at for at in rounds if averaged and all(at in points for points in averaged)]
+    means = {at: math.fsum(points[at] for points in averaged) / len(averaged) for at in common}
     shown = [(run, points) for run, points in known if len(known) > 1 and (with_seeds or run.state == "running")]
     return {
         "rounds": rounds,
@@ -158,11 +156,6 @@ def _thinned(rounds: Iterable[int], most: int) -> list[int]:
     if len(found) <= most:
         return found
     return [found[place * (len(found) - 1) // (most - 1)] for place in range(most)]
-
-
-def _at_all(curves: Sequence[Points], at: int) -> list[float]:
-    """Return the values of curves at a round; none if one of them lacks it."""
-    return [points[at] for points in curves] if all(at in points for points in curves) else []
 
 
 def _series(points: Points, rounds: Sequence[int], metric: str) -> list[float | None]:

@@ -7,7 +7,6 @@ the number of configurations (``stats.corrected``).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,11 +60,14 @@ def differences(first: Sequence[Run], second: Sequence[Run], metric: str) -> Dif
     Raises:
         UserError: a field that differs has several values within a group, so that runs have several partners.
     """
+    import pandas as pd
+
     groups = [[(run, written(run)) for run in group] for group in (first, second)]
-    values = [_values([fields for _, fields in group]) for group in groups]
+    frames = [pd.DataFrame([fields for _, fields in group]) for group in groups]
+    values = [{str(name): tuple(texts.dropna().unique()) for name, texts in frame.items()} for frame in frames]
     names = dict.fromkeys(name for group in values for name in group)
     differing = [name for name in names if not {*values[0].get(name, ())} & {*values[1].get(name, ())}]
-    fields = {name: (tuple(values[0].get(name, ("–",))), tuple(values[1].get(name, ("–",)))) for name in differing}
+    fields = {name: (values[0].get(name, ("–",)), values[1].get(name, ("–",))) for name in differing}
     seeds, other = (_by_key(group, differing, metric, fields) for group in groups)
     runs = {key: [seeds[key], other[key]] for key in seeds if key in other}
     contrasts = corrected({key: gap for key, (a, b) in runs.items() if (gap := paired(_numbers(b), _numbers(a)))})
@@ -100,15 +102,6 @@ def written(run: Run) -> dict[str, str]:
     """Return the fields that define a run, as users write them, and its round."""
     fields = {name: label(value) for name, value in compared_fields(run.experiment).items()}
     return {**fields, "rounds": str(run.rounds), "seed": str(run.experiment.seed)}
-
-
-def _values(fields: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """Return the values of each field, in the order of the runs."""
-    found: dict[str, dict[str, None]] = defaultdict(dict)
-    for one in fields:
-        for name, text in one.items():
-            found[name][text] = None
-    return {name: list(texts) for name, texts in found.items()}
 
 
 def _by_key(

@@ -16,7 +16,7 @@ from flbench.report.runs import Run
 from flbench.report.ticks import place_label
 from flbench.report.tuning import OfKind, by_kind
 from flbench.sweeps import Sweep
-from flbench.sweeps.layout import Layout, Pair
+from flbench.sweeps.layout import Pair
 from flbench.sweeps.match import Condition, all_of
 
 #: Columns that a message lists.
@@ -31,19 +31,17 @@ def check_report_of(sweep: Sweep) -> None:
     layout = sweep.layout
     if not (layout.contrasts or layout.headline):
         return
-    sections = _sections(sweep, layout.spelled_out())
+    full = layout.spelled_out()
+    # The cells of each data set and model, by kind of experiment.
+    runs = [Run(one, one.rounds, "pending") for one in sweep.experiments if isinstance(one, Training)]
+    sections = [
+        by_kind(merge_rows(cells_of(members, full.metric), full.rows), full) for members in grouped(runs, section_of)
+    ]
     for pair in layout.contrasts:
         _check_contrast(sweep, pair, [kind for section in sections for kind in section])
     if sweep.is_whole and sections:
         for index, wanted in enumerate(layout.headline or ()):
             _check_column(sweep, wanted, ("report", "headline", index), sections)
-
-
-def _sections(sweep: Sweep, layout: Layout) -> list[list[OfKind]]:
-    """Return the cells of each data set and model, by kind of experiment."""
-    runs = [Run(one, one.rounds, "pending") for one in sweep.experiments if isinstance(one, Training)]
-    found = grouped(runs, section_of)
-    return [by_kind(merge_rows(cells_of(members, layout.metric), layout.rows), layout) for members in found]
 
 
 def _check_contrast(sweep: Sweep, pair: Pair, kinds: Sequence[OfKind]) -> None:

@@ -21,17 +21,12 @@ class OverallRow:
     """One row over all columns."""
 
     row: tuple[Tick, ...]  # the place on each row axis
-    cells: tuple[Cell | None, ...]  # its cell in each column; None where nothing was requested
+    personal: bool  # whether parts of the model stay on the clients
     complete: int  # columns in which all of its seeds have a value
     mean: float | None  # mean over columns of the mean over seeds; None unless it is complete in every column
     interval: tuple[float, float] | None  # of that mean, over seeds and test images
     rank: float | None  # mean rank among the rows that are complete in every column
     best: int  # columns in which it is the best or tied with it
-
-    @property
-    def is_without_shared_model(self) -> bool:
-        """Whether parts of the model stay on the clients."""
-        return any(cell.personal for cell in self.cells if cell)
 
 
 @dataclass(frozen=True)
@@ -86,7 +81,7 @@ def _overall(sections: Sequence[tuple[str, Sequence[Table]]]) -> Overall | None:
         found.append(
             OverallRow(
                 row=row,
-                cells=tuple(cells.get(c) for c in range(len(columns))),
+                personal=any(cell.personal for cell in cells.values()),
                 complete=len(means[number]),
                 mean=fmean(means[number].values()) if is_full else None,
                 interval=interval_across([cell.by_seed for cell in cells.values()], images) if is_full else None,

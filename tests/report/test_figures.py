@@ -19,11 +19,22 @@ from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing, save_as
 from flbench.report.figures.style import COLORS, color_numbers, row_styles, spelled
 from flbench.report.paper import figure_kinds
-from flbench.report.runs import Collection, Run, collect
+from flbench.report.runs import collect
 from flbench.report.ticks import Tick
 from flbench.run_sources import StoreSource
 from flbench.store import Lease, Store
-from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, pair, records, write_figures
+from tests.report.stores import (
+    board_of,
+    draw,
+    experiment,
+    filled,
+    finish,
+    leaderboard_of,
+    pair,
+    records,
+    run_of,
+    write_figures,
+)
 
 
 def board(store: Store, **options: Any) -> Leaderboard:
@@ -107,9 +118,8 @@ def test_the_last_evaluations_alone_are_no_curve(tmp_path: Path) -> None:
     assert line.get_xdata().tolist() == [*range(0, 101, 10)]
 
 
-@pytest.mark.parametrize("rounds", [1, 7])
-def test_a_run_with_one_evaluation_is_drawn(tmp_path: Path, rounds: int) -> None:
-    store = filled(tmp_path / "s", [experiment(rounds=rounds)])
+def test_a_run_with_one_evaluation_is_drawn(tmp_path: Path) -> None:
+    store = filled(tmp_path / "s", [experiment(rounds=7)])
     assert write_figures(board(store), tmp_path / "f")[0].svg.with_suffix(".png").stat().st_size > 5000
 
 
@@ -128,28 +138,14 @@ def test_over_the_learning_rate_incomplete_cells_break_the_line(tmp_path: Path) 
     assert drawing.name == "lr-digits-mlp"
 
 
-def test_what_a_search_dropped_is_no_point_of_a_line() -> None:
-    """Of three rates one has a value, of the last round; the others ended before."""
-    rates = [(0.01, 0.4, 5), (0.1, 0.5, None), (1.0, 0.6, 5)]
-    runs = tuple(
-        Run(
-            request,
-            request.rounds,
-            "dropped" if dropped else "done",
-            record=None if dropped else {"acc": acc},
-            dropped=dropped,
-        )
-        for lr, acc, dropped in rates
-        for request in [experiment(lr=lr)]
-    )
-    assert draw(leaderboard_of(Collection(runs)), "lr") == []
-    kept = tuple(dataclasses.replace(run, state="done", record={"acc": 0.4}, dropped=None) for run in runs)
-    assert len(draw(leaderboard_of(Collection(kept)), "lr")) == 1
-
-
-def test_rates_without_values_are_no_figure() -> None:
-    runs = tuple(Run(experiment(lr=lr), 20, "pending") for lr in (0.01, 0.1, 1.0))
-    assert draw(leaderboard_of(Collection(runs)), "lr") == []
+def test_a_line_over_the_rates_needs_three_values() -> None:
+    """A search that dropped two of three rates before the last round leaves one; pending runs leave none."""
+    rates = (0.01, 0.1, 1.0)
+    dropped = [dataclasses.replace(run_of(None, "dropped", lr=lr), dropped=5) for lr in rates]
+    done = [run_of(0.4, lr=lr) for lr in rates]
+    assert draw(board_of([dropped[0], done[1], dropped[2]]), "lr") == []
+    assert draw(board_of(run_of(None, "pending", lr=lr) for lr in rates), "lr") == []
+    assert len(draw(board_of(done), "lr")) == 1
 
 
 @pytest.mark.parametrize("axes", [("norm", "head"), ("method", "norm"), ("method", "norm", "head")])
@@ -180,17 +176,15 @@ def test_a_normalization_has_the_same_colour_whatever_else_is_drawn() -> None:
     assert many["method 0"] == 0 and len(set(many.values())) == 20
 
 
-@pytest.mark.parametrize("kind", ["curves", "lr"])
-def test_of_many_rows_the_baseline_the_planned_and_the_best_are_shown(tmp_path: Path, kind: str) -> None:
+def test_of_many_rows_the_baseline_the_planned_and_the_best_are_shown(tmp_path: Path) -> None:
     """Ten rows: the baseline is the worst, and of planned comparisons is the second worst."""
     store, norms = (
         Store(tmp_path),
         ["none", "rms", "ln", "fn", "gn", "bn", "ln-static", "gn-static", "bn-static", "scale"],
     )
     for place, norm in enumerate(norms):
-        for lr in (0.01, 0.1, 1):
-            finish(store, experiment(norm=norm, lr=lr), 0.1 + 0.05 * place)
-    (drawing,) = drawings(store, kind, contrasts=(pair(norm="rms", against="none"),))
+        finish(store, experiment(norm=norm), 0.1 + 0.05 * place)
+    (drawing,) = drawings(store, "curves", contrasts=(pair(norm="rms", against="none"),))
     names = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
     assert {*names} == {f"fedavg, {spelled(norm)}" for norm in norms if norm not in ("ln", "fn")} and len(names) == 8
     assert max(len(panel.lines) for panel in axes_of(drawing)) <= 2 * 8  # with a mark for missing seeds each

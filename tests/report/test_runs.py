@@ -23,15 +23,6 @@ def accuracies(runs: tuple[Run, ...]) -> list[float | None]:
     return [run.record and run.record["acc"] for run in runs]
 
 
-def test_the_last_record_of_a_finished_run_counts(tmp_path: Path) -> None:
-    store, request = Store(tmp_path), experiment()
-    finish(store, request, 0.9)
-    (run,) = runs_of(store, request)
-    assert (run.state, run.rounds, run.failure) == ("done", 20, None)
-    assert run.record is not None and run.record["acc"] == 0.9
-    assert run.fingerprint == "e3713c9c6ae47b99"
-
-
 def test_an_extended_run_has_a_record_for_each_request(tmp_path: Path) -> None:
     store = Store(tmp_path)
     short, long = experiment(), experiment(rounds=40)
@@ -40,12 +31,6 @@ def test_an_extended_run_has_a_record_for_each_request(tmp_path: Path) -> None:
     assert accuracies(runs_of(store, short)) == [0.6]
     assert accuracies(runs_of(store, long)) == [0.8]
     assert sorted(run.rounds for run in runs_of(store, short, long)) == [20, 40]
-
-
-def test_a_longer_run_has_the_record_of_a_shorter_request(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    finish(store, experiment(rounds=40), lines=records([10, 20], 0.6) + records([30, 40], 0.8))
-    assert accuracies(runs_of(store, experiment())) == [0.6]
 
 
 def test_intermediate_evaluations_do_not_matter(tmp_path: Path) -> None:
@@ -127,16 +112,6 @@ def test_a_plugin_whose_probe_is_not_recorded_has_not_changed(tmp_path: Path, mo
     monkeypatch.setattr("flbench.report.runs.plugins_of", lambda raw: "mine=1" + " probing=1" * bool(raw["probes"]))
     (run,) = runs_of(store, experiment(probes=["features"]))
     assert run.state == "done" and run.changed_plugins == ()
-
-
-def test_select_by_val_chooses_the_round_by_validation_accuracy(tmp_path: Path) -> None:
-    store, request = Store(tmp_path), experiment(val_fraction=0.1, rounds=30)
-    lines = records([10, 20, 30], 0.9)
-    for line, val in zip(lines, [0.3, 0.8, 0.8], strict=True):
-        line["val_acc"] = val
-    finish(store, request, lines=lines)
-    assert accuracies(runs_of(store, request)) == [0.9]
-    assert accuracies(runs_of(store, request, select_by="val")) == [pytest.approx(0.6)]
 
 
 def test_the_tidy_frame_has_every_field_with_its_type(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from flbench.literal import literal
 from flbench.messages import counted
 from flbench.report.blocks import Block, Figure, Heading, Items, Paragraph, anchor, shifted
 from flbench.report.board import Leaderboard
-from flbench.report.claims import Chapter
 from flbench.report.page.first import first_page, pictures_of_first, place_page
 from flbench.report.page.reading import provenance, reading
 from flbench.report.page.sections import chapter_blocks, place_blocks
@@ -89,7 +88,9 @@ def _pages(board: Leaderboard) -> list[Page]:
             if one.kind in supplement.figure_kinds and one.place is not None:
                 pictures.setdefault(one.place, []).append(Figure(one.caption, one.svg))
         pages += _split(supplement.chapter(pictures), "accuracy beside what probes measured, and claims on its causes")
-    pages += [Page(one.kind, tuple(chapter_blocks(one, board.pictures)), _about(one)) for one in board.chapters]
+    for chapter in board.chapters:
+        about = f"{counted(len(chapter.claims), 'claim')}, {counted(len(chapter.runs), 'run')}"
+        pages.append(Page(chapter.kind, tuple(chapter_blocks(chapter, board.pictures)), about))
     if board.sections:
         pages += _split(reading(board))
     made = f"{counted(board.provenance.finished, 'finished run')} of {counted(len(board.options.specs), 'sweep')}"
@@ -107,10 +108,6 @@ def _split(blocks: Iterable[Block], about: str = "") -> list[Page]:
     return [
         Page(anchor(members[0].text), tuple(members), about) for members in pages if isinstance(members[0], Heading)
     ]
-
-
-def _about(chapter: Chapter) -> str:
-    return f"{counted(len(chapter.claims), 'claim')}, {counted(len(chapter.runs), 'run')}"
 
 
 def _relative(target: Path, document: Path) -> str:

@@ -53,7 +53,7 @@ def _overall(found: Overall) -> Grid:
     of, metric = len(found.columns), METRICS[found.metric]
     rows = []
     for row in found.rows:
-        entries = [*words(*marked([at.label for at in row.row], personal=row.is_without_shared_model))]
+        entries = [*words(*marked([at.label for at in row.row], personal=row.personal))]
         if row.mean is None:
             entries += words(NONE, NONE)
         else:
