@@ -43,14 +43,15 @@ def marked(accs: np.ndarray, margin: float) -> list[bool]:
     return [index == best or (gap is not None and gap.is_above(-margin)) for index, gap in enumerate(gaps)]
 
 
+def covered(samples: np.ndarray, truth: float) -> float:
+    """The share of samples (draw, seed) whose interval over seeds covers the mean."""
+    found = map(summarize, samples.tolist())
+    return float(np.mean([one is not None and abs(one.mean - truth) <= (one.half_width or 0.0) for one in found]))
+
+
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_the_t_interval_covers_the_mean_in_95_of_100_cases(seeds: int) -> None:
-    covered = 0
-    for values in runs(1, seeds)[:, 0].tolist():
-        summary = summarize(values)
-        assert summary is not None and summary.half_width is not None
-        covered += abs(summary.mean - 70) <= summary.half_width
-    assert covered / DRAWS == pytest.approx(0.95, abs=MARGIN)
+    assert covered(runs(1, seeds)[:, 0], 70) == pytest.approx(0.95, abs=MARGIN)
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
@@ -91,17 +92,17 @@ def test_the_interval_covers_the_accuracy_in_the_population(seeds: int, spread: 
     draw, images, p, times = stream(0, "simulated images", seeds), 355, 0.95, 1000
     population = draw.beta(0.3 * p, 0.3 * (1 - p), size=(200_000, 1)) + spread * draw.standard_normal((200_000, 1))
     truth = np.clip(population, 0, 1).mean()
-    covered = {"population": 0, "seeds": 0}
+    shares = {"population": 0, "seeds": 0}
     for _ in range(times):
         p_i = draw.beta(0.3 * p, 0.3 * (1 - p), size=images)
         shift_s = spread * draw.standard_normal((seeds, 1))
         values = (draw.random((seeds, images)) < np.clip(p_i + shift_s, 0, 1)).mean(axis=1)
         cell = _cell(values.tolist())
         assert cell.summary is not None and cell.half_width is not None and cell.summary.half_width is not None
-        covered["population"] += abs(cell.summary.mean - truth) <= cell.half_width
-        covered["seeds"] += abs(cell.summary.mean - truth) <= cell.summary.half_width
-    assert covered["population"] / times >= 0.94, covered
-    assert covered["seeds"] / times <= (0.75 if spread < 0.02 else 0.95), covered
+        shares["population"] += abs(cell.summary.mean - truth) <= cell.half_width
+        shares["seeds"] += abs(cell.summary.mean - truth) <= cell.summary.half_width
+    assert shares["population"] / times >= 0.94, shares
+    assert shares["seeds"] / times <= (0.75 if spread < 0.02 else 0.95), shares
 
 
 @pytest.mark.nightly
@@ -122,9 +123,9 @@ def test_unequal_shards_of_each_seed_are_covered_and_those_that_all_seeds_share_
         "of each seed": np.take_along_axis(accs_TP, own_TS, axis=1),
         "shared": np.take_along_axis(accs_TP, own_TS[:, :1], axis=1),
     }
-    covered = {name: np.mean([covers(values, p) for values in found + noise_TS]) for name, found in accs.items()}
-    assert covered["of each seed"] >= max(0.94, covered["equal"] - 0.01), covered
-    assert covered["shared"] <= 0.93, covered
+    shares = {name: np.mean([covers(values, p) for values in found + noise_TS]) for name, found in accs.items()}
+    assert shares["of each seed"] >= max(0.94, shares["equal"] - 0.01), shares
+    assert shares["shared"] <= 0.93, shares
 
 
 def dirichlet_weights(partitions: int) -> np.ndarray:
@@ -173,8 +174,8 @@ def test_the_interval_across_cells_covers_their_mean(cells: int, seeds: int) -> 
     shared, own = draw.standard_normal((times, 1, seeds)), draw.standard_normal((times, cells, seeds))
     values = np.sqrt(1 / 3) * shared + np.sqrt(2 / 3) * own
     found = [interval_across([dict(enumerate(cell)) for cell in one]) or (1, -1) for one in values.tolist()]
-    covered = np.mean([low <= 0 <= high for low, high in found])
-    assert abs(covered - 0.95) <= 4 * (0.05 * 0.95 / times) ** 0.5
+    share = np.mean([low <= 0 <= high for low, high in found])
+    assert abs(share - 0.95) <= 4 * (0.05 * 0.95 / times) ** 0.5
 
 
 @pytest.mark.nightly
@@ -222,16 +223,16 @@ def test_interactions_of_cells_that_share_a_reference(seeds: int) -> None:
     Of 100 families without an interaction at most 5 find one; each interval covers in 95 of 100 cases.
     """
     draw, times = stream(0, "simulated interactions", seeds), 2000
-    alarms, covered = 0, 0
+    alarms, inside = 0, 0
     for skewed, iid in draw.standard_normal((times, 2, 4, seeds)) * np.array([0.03, 0.01])[:, None, None]:
         gains = skewed[1:] - skewed[0] - (iid[1:] - iid[0])
         zero = dict.fromkeys(range(seeds), 0.0)
         gaps = {at: paired(dict(enumerate(of.tolist())), zero) for at, of in enumerate(gains)}
         known = {at: gap for at, gap in gaps.items() if gap is not None and gap.half_width is not None}
         alarms += any(one.is_different for one in corrected(known, 0.01).values())
-        covered += sum(abs(gap.mean) <= (gap.half_width or 0.0) for gap in known.values())
+        inside += sum(abs(gap.mean) <= (gap.half_width or 0.0) for gap in known.values())
     assert alarms / times <= 0.05 + 4 * (0.05 * 0.95 / times) ** 0.5
-    assert covered / 3 / times == pytest.approx(0.95, abs=0.015)
+    assert inside / 3 / times == pytest.approx(0.95, abs=0.015)
 
 
 #: Four standard errors of a share near 95 % of 4,000 draws.
@@ -245,9 +246,7 @@ def test_the_t_interval_near_0_and_100_percent(seeds: int, least: float, centre:
     draw = stream(0, "simulated ends", seeds, int(centre > 0))
     logits = centre + 0.5 * draw.standard_normal((4000, seeds))
     truth = (1 / (1 + np.exp(-(centre + 0.5 * draw.standard_normal(1_000_000))))).mean()
-    found = [summarize(of) for of in (1 / (1 + np.exp(-logits))).tolist()]
-    share = np.mean([one is not None and abs(one.mean - truth) <= (one.half_width or 0.0) for one in found])
-    assert least - REACH <= share <= 0.95 + REACH, share
+    assert least - REACH <= covered(1 / (1 + np.exp(-logits)), truth) <= 0.95 + REACH
 
 
 @pytest.mark.parametrize(("seeds", "most"), [(3, 0.80), (5, 0.75), (10, 0.75)])
@@ -256,9 +255,7 @@ def test_the_t_interval_does_not_cover_the_mean_where_seeds_collapse(seeds: int,
     draw = stream(0, "simulated collapse of the mean", seeds)
     values = 0.9 + 0.01 * draw.standard_normal((4000, seeds))
     values[draw.random((4000, seeds)) < 0.1] = 0.1
-    found = [summarize(of) for of in values.tolist()]
-    share = np.mean([one is not None and abs(one.mean - 0.82) <= (one.half_width or 0.0) for one in found])
-    assert share <= most, share
+    assert covered(values, 0.82) <= most
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
@@ -283,12 +280,8 @@ def test_the_interval_at_the_chosen_setting(rule: str, low: float, high: float) 
     own, test, val = (0.01 * draw.standard_normal((times, 10, 9)) for _ in range(3))
     tests, vals = truth + np.sqrt(0.5) * (own + test), truth + np.sqrt(0.5) * (own + val)
     chosen = (vals if rule == "val-tail" else tests).mean(axis=1).argmax(axis=1)
-    covered = 0
-    for at, values in zip(chosen.tolist(), tests, strict=True):
-        found = summarize(values[:, at].tolist())
-        assert found is not None and found.half_width is not None
-        covered += abs(found.mean - truth[at]) <= found.half_width
-    assert low <= covered / times <= high, covered / times
+    gaps = np.take_along_axis(tests - truth, chosen[:, None, None], axis=2)[:, :, 0]
+    assert low <= covered(gaps, 0.0) <= high
 
 
 @pytest.mark.nightly
@@ -298,8 +291,8 @@ def test_the_interval_of_a_tuning_budget_covers_its_expectation(seeds: int) -> N
     draw, times = stream(0, "simulated budgets", seeds), 500
     truth = np.array([0.95, 0.94, 0.9, 0.8, 0.3])
     shares = [[1 / 5] * 5, [2 / 5, 3 / 10, 2 / 10, 1 / 10, 0]]
-    covered = np.zeros(2)
+    inside = np.zeros(2)
     for noise in 0.01 * draw.standard_normal((times, 6, seeds)):
         curve = expected([_cell((mean + noise[5] + of).tolist()) for mean, of in zip(truth, noise, strict=False)])
-        covered += [abs(curve[k].mean - np.dot(shares[k], truth)) <= (curve[k].half_width or 0.0) for k in (0, 1)]
-    assert covered / times == pytest.approx(0.95, abs=4 * (0.05 * 0.95 / times) ** 0.5)
+        inside += [abs(curve[k].mean - np.dot(shares[k], truth)) <= (curve[k].half_width or 0.0) for k in (0, 1)]
+    assert inside / times == pytest.approx(0.95, abs=4 * (0.05 * 0.95 / times) ** 0.5)
