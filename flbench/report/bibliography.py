@@ -29,7 +29,7 @@ def bibliography(board: Leaderboard) -> str:
 
 
 def _sources(board: Leaderboard) -> Iterator[tuple[str, str]]:
-    """Yield what has a source, with the source."""
+    """Yield the names of components, papers and chapters, each with its source."""
     for field, cls in _components(run.experiment for run in board.collection.runs):
         yield f"{field} {cls.name}", stated(cls, "source")
     for supplement in board.supplements:

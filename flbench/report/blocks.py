@@ -106,7 +106,7 @@ Block = Heading | Paragraph | Items | Code | Grid | Figure | Fold | Charts | Upd
 
 
 def shifted(block: Block, levels: int) -> Block:
-    """Return a block, a heading that many levels further down."""
+    """Return a block; a heading is moved down by some levels."""
     return dataclasses.replace(block, level=block.level + levels) if isinstance(block, Heading) else block
 
 

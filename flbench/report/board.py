@@ -55,7 +55,7 @@ class Section:
 
     @property
     def lost(self) -> int:
-        """The number of tuned cells without a setting that kept all seeds, with none left to train."""
+        """The number of tuned cells in which the search dropped each setting or a seed of it diverged."""
         return sum(cell.lost for table in self.tuned for cell in table.cells.values())
 
     @property
@@ -77,7 +77,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """A leaderboard."""
+    """A report: its sections, chapters and pictures, and where the numbers come from."""
 
     options: Options  # title and origin
     sections: tuple[Section, ...]  # data sets and models

@@ -96,7 +96,7 @@ def rows_of(cells: pd.DataFrame) -> list[Cell]:
 
 
 def with_columns(cells: pd.DataFrame, **columns: Sequence[Any]) -> pd.DataFrame:
-    """Return a frame of cells with more columns, which keep values as they are: None, and whole numbers beside it."""
+    """Return cells with more columns of Python objects, so that pandas makes no NaN of None and no float of an int."""
     import pandas as pd
 
     return cells.assign(**{name: pd.Series(of, index=cells.index, dtype=object) for name, of in columns.items()})
@@ -157,7 +157,7 @@ def _configuration(runs: Sequence[Run], fingerprint: str | None) -> dict[str, An
 
 
 def unit_of(experiment: Experiment, rounds: int, fingerprint: str | None) -> Unit:
-    """Return what is computed: the id of the cell with the plainest method that trains the same, round and data."""
+    """Return the unit of a cell: its id with the plainest method that trains the same, its round, its data."""
     if isinstance(experiment, Federated):
         same = experiment.method.same_as(experiment)  # type: ignore[attr-defined]
         if same != experiment.method:
@@ -227,7 +227,7 @@ def gap_of(run: Run, metric: str) -> str | None:
 
 
 def merge_rows(cells: pd.DataFrame, rows: Sequence[str]) -> pd.DataFrame:
-    """Return the cells of different rows; each has the cells that are the same in ``copies``.
+    """Return the cells of one row of each set of rows that compute the same, with those of the others as ``copies``.
 
     Methods that train the same model in a setting declare it (``same_as``). FedBN without batch normalization is
     FedAvg: its row beside FedAvg's would be a copy, and tests and correlations would count one result twice. Rows whose

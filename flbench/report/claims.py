@@ -20,7 +20,7 @@ UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not run")
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement, and what our runs say of it."""
+    """A statement with its verdict on our runs."""
 
     text: str  # the statement, in a sentence
     source: str  # paper, and theorem, figure or table
@@ -39,7 +39,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Chapter:
-    """What runs of one kind of study say."""
+    """What the runs of one kind of study show."""
 
     kind: str  # of the experiments
     title: str  # its heading

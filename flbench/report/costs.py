@@ -56,7 +56,7 @@ def costs_of(cell: Cell, collection: Collection, targets: Targets | None, budget
 
 
 def budgets_of(runs: Sequence[Run], search: Halving) -> dict[str, int]:
-    """Return the rounds that a search gave to the runs of each race; a diverged run counts with those that it had."""
+    """Return the rounds that a search gave to the runs of each race, also those that a diverged run did not use."""
     budgets: Counter[str] = Counter()
     races: dict[str, str] = {}  # by cell
     for run in runs:

@@ -93,7 +93,7 @@ def differences(first: Sequence[Run], second: Sequence[Run], metric: str) -> Dif
 
 
 def _is_same(first: Run, second: Run) -> bool:
-    """Whether both are one run, with equal numbers except for times."""
+    """Return whether two runs have one id and equal numbers, times aside."""
     records = [{**(run.record or {}), "seconds": None} for run in (first, second)]
     return first.run_id == second.run_id and records[0] == records[1]
 

@@ -63,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Headline:
-    """The table of the first page."""
+    """A table of some columns and their most important rows."""
 
     row_axes: tuple[str, ...]
     columns: tuple[Column, ...]
@@ -192,7 +192,7 @@ def _in_order(
 def in_order(
     scores: Mapping[AnyRow, Sequence[float]], baselines: Collection[AnyRow | None], planned: Collection[AnyRow]
 ) -> list[AnyRow]:
-    """Return rows by what matters: baselines, those of planned comparisons, and the others, best first.
+    """Return the baselines, then the rows of planned comparisons, then the others, best first.
 
     Args:
         scores: for each row one in each column where it has a value, lower is better. A row with more of them is better

@@ -101,7 +101,7 @@ class Planned:
 
 
 def full_name(name: str, among: str, between: str) -> str:
-    """Return ``fn against none``, with the cells it is among and the columns it is between where there are any."""
+    """Return a name such as ``fn against none``, with the cells and the columns to which it is restricted."""
     return ", ".join(filter(None, [f"{name} {among}".rstrip(), between]))
 
 
@@ -138,7 +138,7 @@ def planned(kinds: Sequence[OfKind], layout: Layout) -> tuple[Planned, ...]:
 
 
 def is_named(cells: Iterable[Cell], layout: Layout) -> Callable[[Cell], bool]:
-    """Return a test whether a planned comparison has a cell, which is the baseline but for the compared value."""
+    """Return a test whether a cell is in a planned comparison, and differs from the baseline in its field alone."""
     cells = list(cells)
     tests = [
         (layout.is_baseline_but_for(pair.field), meant_by(value, cells))
@@ -209,7 +209,7 @@ def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> Gains:
 
 
 def meant_by(condition: Condition, cells: Iterable[Cell]) -> Callable[[Experiment], bool]:
-    """Return a test whether a field has a value: the component with its label if a cell has it, else any match."""
+    """Return a test whether an experiment has a value: the component of this label if a cell has it, else any match."""
 
     def has_label(experiment: Experiment) -> bool:
         component = getattr(experiment, condition.field, None)

@@ -1,4 +1,4 @@
-"""The leaderboard of a sweep before its runs: what it would refuse or leave empty is a mistake in the sweep file.
+"""Check the report section of a sweep before its runs: what the report would refuse or leave empty is a mistake.
 
 The sections, rows, columns and comparisons are those that the report makes of the finished runs.
 """

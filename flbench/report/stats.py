@@ -147,7 +147,7 @@ def equivalence_p(difference: Difference, margin: float) -> float | None:
 
 
 def holm(p_values: Mapping[At, float | None]) -> dict[At, float]:
-    """Return p-values corrected for their number (Holm 1979, controls the family-wise error); without missing ones."""
+    """Return p-values corrected for their number (Holm 1979, controls the family-wise error); None is left out."""
     known = sorted(((p, at) for at, p in p_values.items() if p is not None), key=lambda pair: pair[0])
     least, found = 0.0, dict[At, float]()
     for rank, (p, at) in enumerate(known):
@@ -175,7 +175,7 @@ class Contrast:
 
     @property
     def verdict(self) -> Verdict:
-        """The words of the tests that are significant."""
+        """What the significant tests show."""
         if not self.is_different:
             return "equivalent" if self.is_equivalent else "open"
         if self.difference.mean > 0:

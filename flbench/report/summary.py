@@ -18,7 +18,7 @@ from flbench.sweeps.layout import Layout
 
 @dataclass(frozen=True)
 class OverallRow:
-    """One row over all columns."""
+    """A row over some columns."""
 
     row: tuple[Tick, ...]  # the place on each row axis
     personal: bool  # whether parts of the model stay on the clients

@@ -73,7 +73,7 @@ def axis_value(experiment: Experiment, axis: str) -> Any:
 
 
 def axis_names(axes: Iterable[str]) -> tuple[str, ...]:
-    """Return what heads of tables call these fields: ``E`` for the local steps, every other its name."""
+    """Return the names of fields in heads of tables: ``E`` for the local steps, else their own."""
     return tuple("E" if axis == "local_steps" else axis for axis in axes)
 
 

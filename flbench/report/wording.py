@@ -26,7 +26,7 @@ def column_head(table: Table, col: Sequence[Tick]) -> str:
 
 
 def column_name(table: Table, col: Sequence[Tick]) -> str:
-    """Return the position of a column on every axis on one line; a wide table is split, and its title has a part."""
+    """Return the position of a column on every axis, on one line; a part of it is the title where a table is split."""
     return ", ".join(filter(None, [table.short_title, place_label(table.col_axes, col)]))
 
 

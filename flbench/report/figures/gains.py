@@ -143,7 +143,7 @@ def _styles_of(some: Sequence[Planned]) -> dict[str, LineStyle]:
 
 
 def _height_of(group: Sequence[Planned], styles: Mapping[str, LineStyle]) -> float:
-    """Return the height of a panel in inches: in each column every style has a line."""
+    """Return the height of a panel in inches: a line for each style in each column."""
     columns = len({one.column for one in group})
     return _LINE * (len(styles) * columns) + _GAP * columns + _AROUND
 

@@ -101,7 +101,7 @@ def heatmap(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a table whose rows have two axes with two values or more; a map a column.
 
     Yields:
-        A figure without the values and columns that have the most empty cells, so that few cells are empty.
+        A figure without the values and columns that are mostly empty.
     """
     for section in board.sections:
         for table in section.details:
@@ -117,7 +117,7 @@ def heatmap(board: Leaderboard) -> Iterator[Drawing]:
 
 
 def _well_filled(table: Table) -> tuple[list[Tick], list[Tick], list[int]]:
-    """Return the values on both axes of rows, and the columns, of which few cells are empty."""
+    """Return the values on both row axes and the columns without those that are mostly empty."""
     outer, inner = (sorted({row[axis] for row in table.rows}) for axis in (0, -1))
     filled = np.zeros((len(outer), len(inner), len(table.cols)), dtype=bool)
     for r, c in table.cells:
@@ -182,7 +182,7 @@ def _draw_heatmap(
     on_first_page=True,
 )
 def phase(board: Leaderboard) -> Iterator[Drawing]:
-    """Draw one figure for each value that others are compared with, a map for each of them; no interactions.
+    """Draw one figure for each reference value, with a map for each value that is compared with it; no interactions.
 
     Yields:
         A figure where columns have two axes with ``FEWEST`` places or more.

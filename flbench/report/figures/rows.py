@@ -1,4 +1,4 @@
-"""The rows that a figure of lines shows, at most eight so that lines can be told apart; and what its bands are."""
+"""The rows that a figure of lines shows, at most eight so that lines can be told apart; and the text on its bands."""
 
 from __future__ import annotations
 

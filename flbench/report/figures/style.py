@@ -161,7 +161,7 @@ def scale_of(metric: str) -> int:
 
 
 def limit_values(panel: Axes, metric: str) -> None:
-    """Let the axis of a percentage end at 0 and 100, although bands may go further."""
+    """End the axis of a percentage at 0 and 100, also where bands reach further."""
     if METRICS[metric].percent:
         panel.set_ylim(0, 101)
 
@@ -256,7 +256,7 @@ def row_label(row: Sequence[Tick], axes: Sequence[str]) -> str:
 
 
 def no_math(text: str) -> str:
-    """Return a label for matplotlib, which would read text between dollar signs as mathematics."""
+    """Escape the dollar signs of a label, between which matplotlib would typeset mathematics."""
     return text.replace("$", r"\$")
 
 

@@ -41,7 +41,7 @@ class Page:
 
 
 def document(board: Leaderboard) -> list[Block]:
-    """Return a report as one document: the first page, then all details; no picture stands there twice."""
+    """Return a report as one document: the first page, then all details; each picture once."""
     shown = pictures_of_first(board)
     others = tuple(one for one in board.pictures if one not in shown)
     pages = _pages(dataclasses.replace(board, pictures=others))

@@ -56,7 +56,7 @@ def place_page(place: Place) -> str:
 
 
 def pictures_of_first(board: Leaderboard) -> list[Picture]:
-    """Return the pictures of the page: the first ones of the kinds that are for it."""
+    """Return the pictures of the page: the first one of each kind that is for it."""
     found = headline(board.sections)
     places = [column.section.place for column in found.columns] if found else []
     for_it = [one for one in board.pictures if one.on_first_page and (one.place is None or one.place in places)]
@@ -180,7 +180,7 @@ def _verdict(section: Section, contrast: Contrast) -> str:
 
 
 def _claim_texts(board: Leaderboard, claims: Sequence[tuple[str, Claim]]) -> Iterator[str]:
-    """Yield each statement that is decided somewhere, with its verdicts by data set; then the names of the others."""
+    """Yield statements with their verdicts by data set; then, by name alone, those that no data set decides."""
     names = {section.title: literal(section.name) for section in board.sections}
     undecided: dict[str, list[str]] = {verdict: [] for verdict in UNDECIDED}
     for text in dict.fromkeys(claim.text for _, claim in claims):

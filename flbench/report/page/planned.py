@@ -65,7 +65,7 @@ def planned_grid(
     entry: Callable[[Section, Planned], Entry],
     counts: Mapping[str, str] | None = None,
 ) -> Grid:
-    """Return a row a comparison, in some of the columns; ``counts`` are the texts of a last column by comparison.
+    """Return a table with a row a comparison and some columns; ``counts``: the texts of a last column by comparison.
 
     The first head says among which cells and between which columns the comparisons are, where it is the same for all.
     """
@@ -86,7 +86,7 @@ def planned_grid(
 
 
 def _shared(texts: Iterable[str]) -> str:
-    """Return the text that all of them are; empty where they differ."""
+    """Return the text if all are equal, else an empty one."""
     different = set(texts)
     return different.pop() if len(different) == 1 else ""
 

@@ -176,7 +176,7 @@ def _search_text(section: Section, search: Halving) -> str:
 
 
 def _budget_text(section: Section) -> str:
-    """Return the rounds that the rows got; those of one column differ only where settings tied."""
+    """Return the rounds that the search gave to a row; rows of one column differ only where settings tied."""
     of_column: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
     for number, table in enumerate(section.details):
         for (_, column), cell in table.cells.items():

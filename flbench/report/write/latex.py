@@ -71,7 +71,7 @@ def _written(mark: str) -> str:
 
 
 def comment(text: str) -> str:
-    """Return a comment line; without an @, with which BibTeX begins an entry in comments as well."""
+    """Return a comment line without @, after which BibTeX would read an entry even in a comment."""
     return f"% {line(text).replace('@', '(at)')}\n"
 
 
@@ -184,7 +184,7 @@ def _letter(number: int) -> str:
 
 
 def _head(grid: Grid) -> Iterator[str]:
-    """Yield the lines of the head; neighbours that share a line, and all lines above it, have it once."""
+    """Yield the lines of the head; neighbours with equal texts in a line and in all above it share one cell."""
     heads = [_lines(grid, column) for column in range(len(grid.head))]
     levels = max(map(len, heads))
     # Names of rows stand in the lowest line, other heads begin in the first one.
@@ -205,13 +205,13 @@ def _head(grid: Grid) -> Iterator[str]:
 
 
 def _key(padded: Sequence[Sequence[str]], grid: Grid, column: int, level: int) -> tuple[str, ...]:
-    """Return what columns share that have one cell in a line of the head: never in the lowest one."""
+    """Return a key that is equal for columns with a common cell in a line of the head; none share the lowest."""
     is_alone = not grid.is_number(column) or level == len(padded[column]) - 1
     return (str(column) if is_alone else "", *padded[column][: level + 1])
 
 
 def _rows(grid: Grid, notes: _Notes) -> Iterator[str]:
-    """Yield the rows; of rows with the same first name and notes, the first one shows them, if all are together."""
+    """Yield the rows; where all rows of each first name are together, only the first of them shows it."""
     firsts = [row[0].text for row in grid.rows]
     blocks = [name for name, _ in groupby(firsts)]
     is_grouped = grid.names > 1 and len(blocks) == len(set(blocks)) < len(firsts)

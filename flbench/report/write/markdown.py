@@ -13,7 +13,7 @@ from flbench.report.blocks import Block, Charts, Code, Entry, Figure, Fold, Grid
 
 
 def to_markdown(blocks: Sequence[Block], folder: Path | None = None) -> str:
-    """Return the document; ``folder`` is that of its file, for links to figures, which it has none of without one."""
+    """Return the document; ``folder`` is that of its file, to which links are relative; None: without figures."""
     texts = []
     for is_fold, group in groupby(blocks, lambda block: isinstance(block, Fold)):
         members = list(group)
