@@ -126,16 +126,17 @@ def _run_to_the_end(run: Run, option: str, program: str) -> NoReturn:
 
 def _watch(child: int, connection: socket.socket) -> NoReturn:
     """Pass signals on to a fork and its exit code back; kill it if its client was killed."""
-    connection.sendall(b"+")
     end = os.pidfd_open(child)
-    while True:
-        ready, _, _ = select.select([end, connection.fileno()], [], [])
-        if connection.fileno() in ready:
+    try:
+        connection.sendall(b"+")
+        while end not in select.select([end, connection], [], [])[0]:
             os.kill(child, ord(connection.recv(1) or bytes([signal.SIGKILL])))
-        if end in ready:
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            connection.sendall(str(code).encode())
-            os._exit(0)
+    except ConnectionError:  # the client was killed before it read the "+"
+        os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with suppress(ConnectionError):
+        connection.sendall(str(code).encode())
+    os._exit(0)
 
 
 def _enter(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +78,18 @@ def test_a_detached_sweep_has_its_workers_before_the_server_ends() -> None:
         del server
         out, _ = client.communicate("")
         assert client.returncode == 0 and out
+
+
+def test_a_fork_ends_with_a_client_that_is_killed_before_it_reads_the_answer(tmp_path: Path) -> None:
+    server, begun = ForkServer(os.environ, LIGHT), tmp_path / "begun"
+    program = f"import os, time; open({str(begun)!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
+    request = json.dumps([["-c", program], str(tmp_path), {**os.environ}, 0, [], []]).encode()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(server.address)
+        socket.send_fds(client, [len(request).to_bytes(8, "big")], [0, 1, 2])
+        client.sendall(request)
+        wait_until(lambda: begun.exists() and begun.read_text())
+    wait_until(lambda: not Path("/proc", begun.read_text()).exists())
 
 
 @pytest.mark.parametrize(("workers", "gpus", "forks"), [(1, 0, False), (2, 0, True), (2, 0.5, False)])
