@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import warm_python
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
 
@@ -54,9 +56,9 @@ seeds: [0, 1, 2]
 """
 
 
-def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, *command], env=environment, cwd=ROOT, capture_output=True, text=True)
+    return subprocess.run([python, *command], env=environment, cwd=ROOT, capture_output=True, text=True)
 
 
 def test_every_script_is_tried() -> None:
@@ -89,5 +91,5 @@ def test_a_script_runs(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_exist_is_one_message(name: str) -> None:
     arguments, message = REFUSED[name]
-    done = run("-m", f"benchmarks.{name}", *arguments.split())
+    done = run("-m", f"benchmarks.{name}", *arguments.split(), python=warm_python())
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, done.stderr

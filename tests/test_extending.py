@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +90,6 @@ def flbench(folder: Path, *arguments: str, code: int = 0) -> str:
         **os.environ,
         "PYTHONPATH": str(folder / "site"),
         "FLBENCH_DATA": str(folder),
-        "OMP_NUM_THREADS": "1",
     }
     command = [warm_python(), "-c", "from flbench.cli import main; main()", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
@@ -166,7 +164,7 @@ def test_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launchers = []
 
     def launcher() -> Any:
-        made = module("A launcher")["SshLauncher"](store, plan, Options(), ["one", "two"], python=sys.executable)
+        made = module("A launcher")["SshLauncher"](store, plan, Options(), ["one", "two"], python=warm_python())
         launchers.append(made)
         return made
 

@@ -312,40 +312,6 @@ def test_secrets_of_the_environment_and_in_addresses_are_redacted(
     assert redact(text) == shown
 
 
-def sweep_in_a_process(folder: Path, *options: str, umask: int = 0o022, **variables: str) -> None:
-    """Run a small sweep in processes, and every other command that writes into a store."""
-    folder.mkdir(exist_ok=True)
-    (folder / "spec.yaml").write_text(SPEC)
-    environ = {**os.environ, **variables, "FLBENCH_STORE": str(folder / "store"), "PYTHONPATH": str(ROOT)}
-
-    def call(*command: str, code: int = 0) -> None:
-        done = subprocess.run(
-            [warm_python(), "-c", "from flbench.cli import main; main()", *command],
-            cwd=folder,
-            env=environ,
-            umask=umask,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code, done.stderr
-
-    call("sweep", "spec.yaml", "--workers", "1", *options)
-    call("run", "dataset=digits", "norm=none", "E=1", "rounds=1", "lr=0.5", *options)
-    call("export", "out.parquet")
-    call("cancel", "toy")
-    call("gc", "--yes")
-
-
-@pytest.mark.slow
-def test_no_file_contains_secrets_of_the_environment(tmp_path: Path) -> None:
-    """Secrets do not appear even if one is an argument, which an inline run records in its environment."""
-    sweep_in_a_process(tmp_path / "work", f"--data={SECRETS['MY_SECRET']}", **SECRETS)
-    found = files_below(tmp_path / "work")
-    assert any(b"--data" in content for content in found.values())
-    assert [name for name, content in found.items() for value in SECRETS.values() if value.encode() in content] == []
-
-
 def test_no_message_contains_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
@@ -362,12 +328,31 @@ def test_no_message_contains_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("umask", [0o027, 0o077])
-def test_files_follow_the_umask(tmp_path: Path, umask: int) -> None:
-    sweep_in_a_process(tmp_path / "work", umask=umask)
-    store = tmp_path / "work/store"
-    modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in store.rglob("*")}
+def test_files_follow_the_umask_and_contain_no_secrets_of_the_environment(tmp_path: Path) -> None:
+    """A sweep in processes and every other command that writes into a store, with a secret as an argument, too."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    store, umask = tmp_path / "store", 0o027
+    secret = f"--data={SECRETS['MY_SECRET']}"
+    for command in (
+        ("sweep", "spec.yaml", "--workers", "1", secret),
+        ("run", "dataset=digits", "norm=none", "E=1", "rounds=1", "lr=0.5", secret),
+        ("export", "out.parquet"),
+        ("cancel", "toy"),
+        ("gc", "--yes"),
+    ):
+        done = subprocess.run(
+            [warm_python(), "-c", "from flbench.cli import main; main()", *command],
+            cwd=tmp_path,
+            env={**os.environ, **SECRETS, "FLBENCH_STORE": str(store), "PYTHONPATH": str(ROOT)},
+            umask=umask,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    found = files_below(tmp_path)
+    assert any(b"--data" in content for content in found.values())
+    assert [name for name, content in found.items() for value in SECRETS.values() if value.encode() in content] == []
+    modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in (*store.rglob("*"), tmp_path / "out.parquet")}
     assert len(modes) > 30
     wrong = {path: oct(mode) for path, mode in modes.items() if mode != (0o777 if path.is_dir() else 0o666) & ~umask}
     assert wrong == {}
-    assert stat.S_IMODE((tmp_path / "work/out.parquet").stat().st_mode) == 0o666 & ~umask

@@ -75,10 +75,10 @@ def test_a_study_has_no_network(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_type_checker_sees_the_types(tmp_path: Path) -> None:
-    program = tmp_path / "notebook.py"
+    program, cache = tmp_path / "notebook.py", Path(__file__).parents[1] / ".mypy_cache/notebook"
     program.write_text('import flbench\nreveal_type(flbench.model("3fa2"))\nflbench.predict(1, [])\n')
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--follow-imports=silent", str(program)],
+        [sys.executable, "-m", "mypy", "--follow-imports=silent", f"--cache-dir={cache}", str(program)],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from flbench import orchestrate as orchestration
 from flbench.config import Experiment, content_of, digest, parse_experiment
 from flbench.errors import DataMissing, UserError
 from flbench.launch.local import LocalLauncher
@@ -29,6 +30,8 @@ from flbench.worker import Options, main
 from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[2]
+
+orchestration.PERIOD = 0.02  # as long as some rounds of the stub
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def test_every_mutation_applies_and_compiles() -> None:
         compile(mutation.apply(source), mutation.what, "exec")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # each of its checks is a test by itself
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 @pytest.mark.parametrize("file", FILES)
 def test_the_unmutated_code_passes(file: str, executor: str) -> None:
