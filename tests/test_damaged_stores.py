@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.faults.stub import orchestrate, write_toy_plan
 from tests.fuzz.mutations import bind_socket
 from tests.limits import time_limit
 from tests.report.stores import claim, experiment, fail, finish
+from tests.samples import fast
 
 
 @pytest.fixture(autouse=True)
@@ -111,10 +113,17 @@ def put(damage: Callable[[Path], None], path: Path) -> None:
     damage(path)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("done", [True, False])
-def test_damaged_files_do_not_hide_other_runs(store: Store, damage: Callable[[Path], None], done: bool) -> None:
+#: Damages of finished and of failed runs; the others are slow.
+SAMPLE = ("directory of finished", "other_types of failed", "bind_socket of finished")
+DAMAGED = [(damage, done) for damage in DAMAGES for done in (True, False)]
+
+
+@pytest.mark.parametrize(
+    "case", fast(DAMAGED, *SAMPLE, name=lambda case: f"{case[0].__name__} of {'finished' if case[1] else 'failed'}")
+)
+def test_damaged_files_do_not_hide_other_runs(store: Store, case: tuple[Callable[[Path], None], bool]) -> None:
     """A run for each kind of file, with that file damaged, beside a sound run."""
+    damage, done = case
     damaged = [experiment(seed=100 + seed) for seed in range(len(NAMES))]
     write_toy_plan(store, [OTHER, *damaged])
     for run, name in zip(damaged, NAMES, strict=True):
@@ -154,26 +163,26 @@ def test_a_damaged_file_of_the_store_is_named(store: Store, name: str, damage: C
         assert isinstance(refused.exception, StoreUnusable), "the plan may contain any run"
 
 
-@pytest.mark.parametrize("name", ["²", "1e3", "-1", "0x1", "٣"])
-def test_an_attempts_name_must_be_a_plain_number(store: Store, name: str) -> None:
-    (store.run(DONE.run_id).path / "attempts" / name).mkdir()
-    (store.run(DONE.run_id).path / "attempts/0001/checkpoint").mkdir()
-    (store.run(DONE.run_id).path / f"attempts/0001/checkpoint/0{name}-0123456789abcdef.pt").touch()
+def test_an_attempts_name_must_be_a_plain_number(store: Store) -> None:
+    attempts = store.run(DONE.run_id).path / "attempts"
+    (attempts / "0001/checkpoint").mkdir()
+    for name in ("²", "1e3", "-1", "0x1", "٣"):
+        (attempts / name).mkdir()
+        (attempts / f"0001/checkpoint/0{name}-0123456789abcdef.pt").touch()
     for command in COMMANDS:
         assert cli(*command.split()).exit_code <= 1
     assert [attempt.number for attempt in store.run(DONE.run_id).attempts()] == [1]
 
 
-@pytest.mark.parametrize("field", ["pid", "slurm_restart", "token", "host", "slurm_job", "started", "boot_id"])
-@pytest.mark.parametrize("value", ["x", -1, 2**40, [1], {"x": 1}, None, True])
-def test_a_lease_with_wrong_types_is_ignored(tmp_path: Path, field: str, value: Any) -> None:
-    path = tmp_path / "lease.json"
-    sound = Lease.here().to_json()
-    path.write_text(json.dumps({**sound, field: value}))
-    lease = Lease.read(path)
-    fits = type(value) is type(sound[field]) or (field == "slurm_job" and value in ("x", None))
-    assert lease is None or (fits and getattr(lease, field) == value)
-    assert (lease is None) or field not in ("pid",) or 0 < lease.pid < 2**31
+def test_a_lease_with_wrong_types_is_ignored(tmp_path: Path) -> None:
+    path, sound = tmp_path / "lease.json", Lease.here().to_json()
+    fields = ("pid", "slurm_restart", "token", "host", "slurm_job", "started", "boot_id")
+    for field, value in product(fields, ("x", -1, 2**40, [1], {"x": 1}, None, True)):
+        path.write_text(json.dumps({**sound, field: value}))
+        lease = Lease.read(path)
+        fits = type(value) is type(sound[field]) or (field == "slurm_job" and value in ("x", None))
+        assert lease is None or (fits and getattr(lease, field) == value), (field, value)
+        assert lease is None or 0 < lease.pid < 2**31, (field, value)
 
 
 @pytest.fixture
@@ -275,10 +284,10 @@ def test_an_export_to_a_full_disk_is_a_message(store: Store, monkeypatch: pytest
     assert not list(store.root.parent.glob("*parquet*"))
 
 
-@pytest.mark.parametrize("make", [loop, fifo, garbage, lambda path: path.symlink_to("nowhere")])
-@pytest.mark.parametrize("command", ["status", "run rounds=1", "import runs.parquet", "gc"])
-def test_a_store_must_be_a_directory(store: Store, tmp_path: Path, make: Callable[[Path], None], command: str) -> None:
+def test_a_store_must_be_a_directory(store: Store, tmp_path: Path) -> None:
     assert cli("export", "runs.parquet").exit_code == 0
-    make(tmp_path / "none")
-    result = cli(*command.split(), "--store", str(tmp_path / "none"))
-    assert isinstance(result.exception, StoreUnusable)
+    for number, make in enumerate((loop, fifo, garbage, lambda path: path.symlink_to("nowhere"))):
+        make(tmp_path / str(number))
+        for command in ("status", "run rounds=1", "import runs.parquet", "gc"):
+            result = cli(*command.split(), "--store", str(tmp_path / str(number)))
+            assert isinstance(result.exception, StoreUnusable), (number, command)

@@ -237,4 +237,4 @@ def test_disk_full_from_every_write(faulty: Faulty) -> None:
 def test_disk_full_while_a_group_is_claimed(faulty: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first run of a group is claimed, and the disk has no space for the claim of the second."""
     monkeypatch.setenv("STUB_GROUP", "2")
-    check_full(faulty, range(44, 64))
+    check_full(faulty, range(44, 64, 2))

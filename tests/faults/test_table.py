@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -11,14 +10,10 @@ from tests.faults.stub import ROOT
 NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs/faults.md").read_text())
 
 
-def names_of_tests(path: Path) -> set[str]:
-    functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
-    return {function.name for function in functions if function.name.startswith("test_")}
-
-
 def test_named_tests_exist() -> None:
     assert len(NAMED) > 30
-    assert [(path, name) for path, name in NAMED if name not in names_of_tests(ROOT / path)] == []
+    texts = {path: (ROOT / path).read_text() for path, _ in NAMED}
+    assert [(path, name) for path, name in NAMED if f"\ndef {name}(" not in texts[path]] == []
 
 
 def test_every_row_names_a_test() -> None:
