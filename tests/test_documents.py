@@ -217,15 +217,18 @@ def test_the_numbers_of_a_gpu() -> None:
 SOURCES = ("flbench", "tests", "benchmarks", ".ci")
 
 
-def test_files_that_pages_name_exist() -> None:
+def test_files_and_tests_that_pages_name_exist() -> None:
     """But for the changelog, which names files that have since been renamed."""
-    ours = [path.relative_to(ROOT).as_posix() for folder in SOURCES for path in ROOT.joinpath(folder).rglob("*.py")]
+    ours = {path.relative_to(ROOT).as_posix() for folder in SOURCES for path in ROOT.joinpath(folder).rglob("*.py")}
+    texts = {name: (ROOT / name).read_text() for name in ours if name.startswith("tests/")}
     for page in {*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")} - {ROOT / "CHANGELOG.md"}:
         text = page.read_text()
-        named = set(re.findall(r"`([\w./-]+\.py)(?:::\w+)?`", text))
+        named = set(re.findall(r"`([\w./-]+\.py)(?:::(\w+))?`", text))
         links = {link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link}
-        missing = {name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in ours)}
-        assert missing | {link for link in links if not (page.parent / link).exists()} == set(), page
+        missing = {name for name, _ in named if not any(f"/{path}".endswith(f"/{name}") for path in ours)}
+        missing |= {link for link in links if not (page.parent / link).exists()}
+        missing |= {test for path, test in named if test and f"def {test}(" not in texts[path]}
+        assert missing == set(), page
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -80,16 +80,13 @@ def test_the_state_is_that_of_the_task_and_of_no_other(
     assert state_of("17_7", 0) is None
 
 
-@pytest.mark.parametrize("state", ["TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "COMPLETED"])
-def test_the_controller_reports_how_a_job_ended(bin: Path, state: str) -> None:
-    says(bin, "scontrol", shown(state))
-    assert state_of("17", 0) == state
-
-
-@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "SUSPENDED"])
-def test_a_live_job_has_no_end(bin: Path, state: str) -> None:
-    says(bin, "scontrol", shown(state))
+def test_a_live_job_has_no_end_and_accounting_remembers_what_the_controller_has_forgotten(bin: Path) -> None:
     assert state_of("17", 0) is None
+    says(bin, "sacct", "17|17|CANCELLED by 1000")
+    assert state_of("17", 0) == "CANCELLED"
+    for state in ("RUNNING", "PENDING", "COMPLETING", "SUSPENDED"):
+        says(bin, "scontrol", shown(state))
+        assert state_of("17", 0) is None, state
 
 
 def test_accounting_reports_the_earlier_run_of_a_requeued_job(bin: Path) -> None:
@@ -99,15 +96,6 @@ def test_accounting_reports_the_earlier_run_of_a_requeued_job(bin: Path) -> None
     assert state_of("17", 0) == "PREEMPTED"
     assert state_of("17", 1) == "NODE_FAIL"
     assert state_of("17", 2) is None
-
-
-def test_accounting_reports_jobs_that_the_controller_has_forgotten(bin: Path) -> None:
-    says(bin, "sacct", "17|17|CANCELLED by 1000")
-    assert state_of("17", 0) == "CANCELLED"
-
-
-def test_an_unknown_end_is_none() -> None:
-    assert state_of("17", 0) is None
 
 
 def lost(store: Store, experiment: Experiment, **lease: Any) -> tuple[RunDir, Attempt]:
@@ -123,46 +111,33 @@ def lost(store: Store, experiment: Experiment, **lease: Any) -> tuple[RunDir, At
 
 
 @pytest.mark.parametrize(
-    ("state", "kind", "status", "failures"),
+    ("state", "checkpoint", "kind", "status", "failures"),
     [
-        ("TIMEOUT", "timeout", "failed", 1),
-        ("DEADLINE", "timeout", "failed", 1),
-        ("NODE_FAIL", "node_fail", "failed", 1),
-        ("BOOT_FAIL", "node_fail", "failed", 1),
-        ("OUT_OF_MEMORY", "oom", "failed", 1),
-        ("PREEMPTED", "preempted", "pending", 0),
-        ("CANCELLED", "interrupted", "pending", 0),
+        ("TIMEOUT", False, "timeout", "failed", 1),
+        ("DEADLINE", False, "timeout", "failed", 1),
+        ("NODE_FAIL", False, "node_fail", "failed", 1),
+        ("BOOT_FAIL", False, "node_fail", "failed", 1),
+        ("OUT_OF_MEMORY", False, "oom", "failed", 1),
+        ("PREEMPTED", False, "preempted", "pending", 0),
+        ("CANCELLED", False, "interrupted", "pending", 0),
+        ("TIMEOUT", True, "timeout", "pending", 0),
+        ("NODE_FAIL", True, "node_fail", "failed", 0),
+        *[(state, False, None, "lost", 1) for state in ("RUNNING", "COMPLETED", "FAILED")],
     ],
 )
 def test_ends_of_jobs_are_classified(
-    store: Store, bin: Path, state: str, kind: str, status: str, failures: int
+    store: Store, bin: Path, state: str, checkpoint: bool, kind: str | None, status: str, failures: int
 ) -> None:
-    (experiment,) = experiments()
-    run, _ = lost(store, experiment)
-    says(bin, "scontrol", shown(state))
-    assert record_end(store, run)
-    found = run.state(experiment)
-    assert (found.kind, found.status, found.failures) == (kind, status, failures)
-
-
-@pytest.mark.parametrize("state", ["TIMEOUT", "NODE_FAIL"])
-def test_the_end_of_a_job_is_not_charged_to_a_run_with_progress(store: Store, bin: Path, state: str) -> None:
+    """A job that ended costs a run with progress no attempt; without an answer that explains it, a run stays lost."""
     (experiment,) = experiments()
     run, attempt = lost(store, experiment)
-    attempt.save_checkpoint(4, lambda file: file.write(b"[4, 5]"))
+    if checkpoint:
+        attempt.save_checkpoint(4, lambda file: file.write(b"[4, 5]"))
     says(bin, "scontrol", shown(state))
-    assert record_end(store, run)
-    assert run.state(experiment).failures == 0
-    assert run.state(experiment).claimable(1)
-
-
-@pytest.mark.parametrize("state", ["RUNNING", "COMPLETED", "FAILED"])
-def test_a_run_stays_lost_if_slurm_does_not_know(store: Store, bin: Path, state: str) -> None:
-    (experiment,) = experiments()
-    run, _ = lost(store, experiment)
-    says(bin, "scontrol", shown(state))
-    assert not record_end(store, run)
-    assert run.state(experiment).status == "lost"
+    assert record_end(store, run) == (kind is not None)
+    found = run.state(experiment)
+    assert (found.kind, found.status, found.failures) == (kind, status, failures)
+    assert found.claimable(1) == (failures == 0)
 
 
 def test_memory_is_recognized_in_the_jobs_output(store: Store, bin: Path) -> None:
@@ -360,12 +335,29 @@ def test_worker_resumes_its_run_in_the_requeued_job(in_job: InJob, monkeypatch: 
     assert in_job.kinds(plan[0]) == ["timeout", "ok"]
 
 
-def test_early_warning_costs_nothing(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("END", local_time(1000))
+@pytest.mark.parametrize(
+    ("number", "variables", "kind", "requeued"),
+    [
+        (None, {}, "ok", False),
+        (signal.SIGUSR2, {"END": 1000}, "ok", False),  # an early warning
+        (signal.SIGUSR2, {"PREEMPTED": "2026-11-20T14:07:49"}, "preempted", True),
+        (signal.SIGTERM, {}, "interrupted", False),  # the user cancels the job
+        (signal.SIGINT, {}, "interrupted", False),
+    ],
+)
+def test_ends_of_workers_in_jobs(
+    in_job: InJob,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals | None,
+    variables: dict[str, Any],
+    kind: str,
+    requeued: bool,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, local_time(value) if name == "END" else value)
     plan = experiments(1)
-    assert in_job.work(plan, send(signal.SIGUSR2)) == 0
-    assert in_job.kinds(plan[0]) == ["ok"]
-    assert not in_job.requeued
+    code = in_job.work(plan, send(number) if number else lambda round: None)
+    assert (code, in_job.kinds(plan[0]), in_job.requeued) == (0 if kind == "ok" else REQUEUE, [kind], requeued)
 
 
 def test_a_warning_at_the_end_of_the_wall_time_takes_no_time(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,32 +375,10 @@ def test_a_warning_at_the_end_of_the_wall_time_takes_no_time(in_job: InJob, monk
     assert in_job.requeued
 
 
-def test_preempted_worker_records_it_and_requeues_its_job(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREEMPTED", "2026-11-20T14:07:49")
-    plan = experiments(1)
-    assert in_job.work(plan, send(signal.SIGUSR2)) == REQUEUE
-    assert in_job.kinds(plan[0]) == ["preempted"]
-    assert in_job.requeued
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_cancelled_job_is_not_requeued(in_job: InJob, number: signal.Signals) -> None:
-    plan = experiments(1)
-    assert in_job.work(plan, send(number)) == REQUEUE
-    assert in_job.kinds(plan[0]) == ["interrupted"]
-    assert not in_job.requeued
-
-
 def test_a_wall_time_too_short_to_start_is_not_retried(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLBENCH_JOB_END", str(time.time() + 10))
     monkeypatch.setenv("FLBENCH_JOB_GRACE", "60")
     assert in_job.work(experiments(1)) == REQUEUE
-    assert not in_job.requeued
-
-
-def test_worker_without_work_ends_normally(in_job: InJob) -> None:
-    plan = experiments(1)
-    assert in_job.work(plan) == 0
     assert not in_job.requeued
 
 
