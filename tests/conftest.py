@@ -23,9 +23,14 @@ if sys.dont_write_bytecode and sys.pycache_prefix is None:
 # Threads wait for each other longer than they compute on the small tensors of tests. Before torch is imported.
 os.environ |= ONE_THREAD
 
-# Stores fsync every file, which takes a disk longer than most tests compute.
+# Stores fsync every file, which takes a disk longer than most tests compute. Tests execute programs that they write.
 MEMORY = Path("/dev/shm")
-if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31:
+if (
+    MEMORY.is_dir()
+    and os.access(MEMORY, os.W_OK)
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+    and shutil.disk_usage(MEMORY).free > 2**31
+):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # The developer may be logged in to W&B: sweeps of tests must not be mirrored there.
