@@ -13,6 +13,7 @@ from flbench.errors import UserError
 from flbench.execution import Runner
 from flbench.execution_types import Outcome, Settings
 from flbench.store import Lease, Store
+from tests.report.stores import claim
 
 SMALL = {
     "model": {"name": "mlp", "widths": [8, 8]},
@@ -32,8 +33,7 @@ def run(
     store: Store, wanted: Experiment, stop: Callable[[], bool] = lambda: False, **settings: Any
 ) -> tuple[Outcome, list[dict[str, Any]]]:
     """Claim, execute and end one attempt, as a worker does."""
-    attempt = store.claim(wanted, Lease.here())
-    assert attempt is not None
+    attempt = claim(store, wanted)
     ends: list[Outcome | Exception] = []
     Runner(Settings(**settings)).execute([attempt], should_stop=stop, ended=lambda _, end: ends.append(end))
     (outcome,) = ends

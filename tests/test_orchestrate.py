@@ -21,7 +21,7 @@ from flbench.store import Entry, Heartbeat, Lease, RunState, Store
 from flbench.store.attempts import ending
 from flbench.worker import Options
 from tests.faults.stub import FAULTS, OneByOne, execute, experiments, orchestrate, undisturbed
-from tests.report.stores import finish
+from tests.report.stores import claim, finish
 
 
 @pytest.fixture(autouse=True)
@@ -275,12 +275,20 @@ def test_unreadable_lease_of_a_worker_is_skipped(store: Store) -> None:
 # --- watching
 
 
+def watching(store: Store, plan: list[Any], monkeypatch: pytest.MonkeyPatch, *times: float) -> Watch:
+    """Return a watch that is read at these times, for the first time by this call."""
+    now = iter(times)
+    monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
+    watch = Watch(store, [Entry.of(one) for one in plan], max_attempts=1)
+    assert watch.update().rounds_per_second is None
+    return watch
+
+
 def test_progress_counts_rounds_and_never_decreases(store: Store) -> None:
     plan = experiments(2)
     watch = Watch(store, [Entry.of(one) for one in plan], max_attempts=3)
     assert (watch.update().pending, watch.update().rounds_total) == (2, 40)
-    attempt = store.claim(plan[0], Lease.here())
-    assert attempt is not None
+    attempt = claim(store, plan[0])
     attempt.adopt(None)
     attempt.record({"round": 10, "acc": 0.5})
     progress = watch.update()
@@ -292,13 +300,9 @@ def test_progress_counts_rounds_and_never_decreases(store: Store) -> None:
 
 
 def test_speed_and_remaining_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([100.0, 102.0, 104.0])
-    monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     (experiment,) = experiments(1, rounds=100)
-    watch = Watch(store, [Entry.of(experiment)], max_attempts=3)
-    assert watch.update().rounds_per_second is None
-    attempt = store.claim(experiment, Lease.here())
-    assert attempt is not None
+    watch = watching(store, [experiment], monkeypatch, 100.0, 102.0, 104.0)
+    attempt = claim(store, experiment)
     attempt.record({"round": 20})
     progress = watch.update()
     assert (progress.rounds_per_second, progress.eta) == (10.0, 8.0)
@@ -307,13 +311,9 @@ def test_speed_and_remaining_time(store: Store, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_speed_excludes_the_start_up_of_workers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([0.0, 10.0, 11.0, 12.0, 13.0])
-    monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     (experiment,) = experiments(1, rounds=100)
-    watch = Watch(store, [Entry.of(experiment)], max_attempts=3)
-    watch.update()
-    attempt = store.claim(experiment, Lease.here())
-    assert attempt is not None
+    watch = watching(store, [experiment], monkeypatch, 0.0, 10.0, 11.0, 12.0, 13.0)
+    attempt = claim(store, experiment)
     speeds = []
     for round in (10, 30, 50):
         attempt.record({"round": round})
@@ -324,13 +324,9 @@ def test_speed_excludes_the_start_up_of_workers(store: Store, monkeypatch: pytes
 
 
 def test_speed_of_rounds_longer_than_the_window(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter(1000.0 * read for read in range(20))
-    monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     (experiment,) = experiments(1, rounds=100)
-    watch = Watch(store, [Entry.of(experiment)], max_attempts=3)
-    watch.update()
-    attempt = store.claim(experiment, Lease.here())
-    assert attempt is not None
+    watch = watching(store, [experiment], monkeypatch, *range(0, 20_000, 1000))
+    attempt = claim(store, experiment)
     for round in range(1, 20):
         attempt.record({"round": round})
         progress = watch.update()
@@ -340,14 +336,10 @@ def test_speed_of_rounds_longer_than_the_window(store: Store, monkeypatch: pytes
 
 
 def test_remaining_time_excludes_the_rounds_of_failed_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([0.0, 10.0])
-    monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     works, fails = experiments(2, rounds=100)
-    watch = Watch(store, [Entry.of(works), Entry.of(fails)], max_attempts=1)
-    watch.update()
+    watch = watching(store, [works, fails], monkeypatch, 0.0, 10.0)
     for experiment, round in ((works, 60), (fails, 40)):
-        attempt = store.claim(experiment, Lease.here())
-        assert attempt is not None
+        attempt = claim(store, experiment)
         attempt.record({"round": round})
     attempt.end("error", "it broke")
     progress = watch.update()
@@ -356,14 +348,10 @@ def test_remaining_time_excludes_the_rounds_of_failed_runs(store: Store, monkeyp
 
 
 def test_speed_of_plans_without_rounds_is_in_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([0.0, 10.0])
-    monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     plan = [parse_experiment({"kind": "sharpness", "width": 8, "seed": seed}) for seed in range(6)]
-    watch = Watch(store, [Entry.of(one) for one in plan], max_attempts=1)
-    watch.update()
+    watch = watching(store, plan, monkeypatch, 0.0, 10.0)
     for experiment in plan[:2]:
-        attempt = store.claim(experiment, Lease.here())
-        assert attempt is not None
+        attempt = claim(store, experiment)
         attempt.record({"round": 0, "lambda_max": 7.5})
         attempt.publish(status="done", rounds=0, seconds=1.0, fingerprint="gaussian", numerics={})
         attempt.end("ok")

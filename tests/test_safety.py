@@ -29,6 +29,7 @@ from flbench.literal import visible
 from flbench.store import Entry, Lease, Store, encode_plan, strict_json
 from flbench.store.secrets import redact
 from tests.faults.stub import experiments
+from tests.report.stores import claim
 from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[1]
@@ -316,8 +317,7 @@ def test_no_message_contains_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     store = Store(tmp_path / "store")
-    attempt = store.claim(*experiments(1), Lease.here())
-    assert attempt is not None
+    attempt = claim(store, *experiments(1))
     text = f"cannot log in with {SECRETS['WANDB_API_KEY']}"
     attempt.log(text)
     attempt.describe({"argv": ["x", f"--key={SECRETS['MY_SECRET']}"]})

@@ -31,7 +31,7 @@ from flbench.store import Attempt, Lease, Plan, Races, Store, read_search
 from flbench.sweeps import SpecError, Sweep, load_sweep
 from flbench.worker import Options, work
 from tests.faults.stub import Done, OneByOne
-from tests.report.stores import unfolded_of
+from tests.report.stores import claim, unfolded_of
 
 SWEEP = """
 version: 1
@@ -241,8 +241,7 @@ def test_status_and_dry_run_count_dropped_runs_as_ended(store: Store, sweep: Swe
 def test_a_failed_run_holds_up_no_race(store: Store, sweep: Sweep) -> None:
     finish_all = [run for run in sweep.experiments if run.lr != 0.5]  # type: ignore[attr-defined]
     for run in set(sweep.experiments) - set(finish_all):
-        attempt = store.claim(run, Lease.here())
-        assert attempt is not None
+        attempt = claim(store, run)
         attempt.end("error", "the user's mistake", user_fixable=True)
     go(store, sweep)
     found = reached(store, sweep)

@@ -28,6 +28,7 @@ from tests.faults.disks import ShiftedClock, TwoClocks
 from tests.faults.stub import ROOT, WORKER, experiments, orchestrate, write_toy_plan
 from tests.faults.test_kills import check_undisturbed, executed
 from tests.limits import wait_until
+from tests.report.stores import claim
 from tests.warm import warm_python
 
 GREEDY, STOPPED = 0.107, 0.108
@@ -53,8 +54,7 @@ def check_done_once(store: Store, plan: list[Experiment]) -> None:
 def rebooted(store: Store, experiment: Experiment, *, idle: float) -> Lease:
     """Create the lease of a worker from before the last boot; its process id exists again."""
     lease = Lease(**{**Lease.here().to_json(), "boot_id": "the-boot-before"})
-    attempt = store.claim(experiment, lease)
-    assert attempt is not None
+    attempt = claim(store, experiment, lease)
     attempt.adopt(None)
     with Heartbeat(store.workers, lease, "toy/before"):
         pass  # removes the heartbeat at its end; restore the files as a power cut leaves them:
@@ -426,8 +426,7 @@ def test_any_file_of_an_attempt_truncated_at_every_byte(store: Store, name: str)
 @pytest.mark.parametrize("name", ["exit.json", "lease.json"])
 def test_file_of_an_unfinished_attempt_truncated_at_every_byte(store: Store, name: str) -> None:
     (experiment,) = experiments(1, rounds=8, eval_every=4)
-    attempt = store.claim(experiment, Lease(**{**Lease.here().to_json(), "pid": 2**22 + 1}))
-    assert attempt is not None
+    attempt = claim(store, experiment, Lease(**{**Lease.here().to_json(), "pid": 2**22 + 1}))
     attempt.end("interrupted", round=0)
     path = attempt.path / name
     whole = path.read_bytes()

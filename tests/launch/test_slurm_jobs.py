@@ -23,6 +23,7 @@ from flbench.store.runs import RunDir
 from flbench.worker import REQUEUE, Options, main, work
 from tests.faults.stub import Done, OneByOne, execute, experiments, undisturbed, write_toy_plan
 from tests.launch.programs import program, says
+from tests.report.stores import claim
 
 
 @pytest.fixture(autouse=True)
@@ -385,8 +386,7 @@ def test_a_wall_time_too_short_to_start_is_not_retried(in_job: InJob, monkeypatc
 def test_runs_that_need_more_memory_wait_for_workers_that_have_it(store: Store) -> None:
     plan = experiments(3)
     for experiment in (plan[0], plan[2]):
-        attempt = store.claim(experiment, Lease.here())
-        assert attempt is not None
+        attempt = claim(store, experiment)
         attempt.end("oom", "too large")
 
     def go(options: Options) -> int:
