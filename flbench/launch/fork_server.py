@@ -129,7 +129,7 @@ def _watch(child: int, connection: socket.socket) -> NoReturn:
     end = os.pidfd_open(child)
     try:
         connection.sendall(b"+")
-        while end not in select.select([end, connection], [], [])[0]:
+        while end not in select.select([end, connection.fileno()], [], [])[0]:
             os.kill(child, ord(connection.recv(1) or bytes([signal.SIGKILL])))
     except ConnectionError:  # the client was killed before it read the "+"
         os.kill(child, signal.SIGKILL)
