@@ -76,6 +76,7 @@ TOY_MODELS: dict[str, Model] = {
     "toy-cnn": ToyCnn(),
     "toy-vit": MODELS.parse({"name": "simple-vit", "patch": 2, "width": 8, "depth": 2, "heads": 2}),
     "toy-resnet18": MODELS.parse({"name": "resnet18", "width": 4, "blocks": [1, 2]}),
+    "narrow-resnet18": MODELS.parse({"name": "resnet18", "width": 8}),
     **OWN_MODELS,
 }
 

@@ -142,8 +142,8 @@ def test_quantity_is_label_uniform() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("beta", [1.0, 4.0])
 def test_balanced_dirichlet_has_feddyns_law(beta: float) -> None:
-    """Means over 400 partitions, of clients' largest classes and of squared counts; beta is large, see ``feddyn``."""
-    sizes, seeds = np.array([60, 30, 45, 15]), range(400)
+    """Means over 200 partitions, of clients' largest classes and of squared counts; beta is large, see ``feddyn``."""
+    sizes, seeds = np.array([60, 30, 45, 15]), range(200)
     labels = np.repeat(np.arange(4), sizes)
     partition = PARTITIONS.parse(f"balanced-dirichlet:{beta}")
     ours = np.stack([partition.counts(sizes, 5, np.random.default_rng(seed)) for seed in seeds])

@@ -50,7 +50,7 @@ def test_labels_of_numbers_that_are_equal_do_not_depend_on_the_hash_seed(tmp_pat
     program = "import sys; from tests.data.files import folder_set; from flbench.data.datasets import load; "
     program += "print(*load(folder_set(sys.argv[1])).class_names)"
     found = set()
-    for seed in "123":
+    for seed in "12":
         environment = {**os.environ, "PYTHONHASHSEED": seed, "FLBENCH_CACHE": str(tmp_path / seed)}
         command = [sys.executable, "-c", program, str(tmp_path)]
         found.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)

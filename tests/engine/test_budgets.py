@@ -162,7 +162,13 @@ def measured(model: str, way: str, norm: str, steps: int, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("model", "way"), [pytest.param(*key, marks=[pytest.mark.slow] * (key[0] == "resnet18")) for key in BUDGETS]
+    ("model", "way"),
+    [
+        ("cnn", "grouped"),
+        ("cnn", "streamed"),
+        pytest.param("resnet18", "grouped", marks=pytest.mark.slow),
+        pytest.param("resnet18", "streamed", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_local_step_keeps_to_its_budget(model: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the operation and to 0.1 MB: a step that takes less gets a smaller budget."""

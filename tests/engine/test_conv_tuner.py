@@ -73,7 +73,14 @@ def test_a_network_without_convolutions_is_not_measured() -> None:
     assert made.convolutions == {}
 
 
-@pytest.mark.parametrize("norm", ["ln", *(pytest.param(n, marks=pytest.mark.slow) for n in ("fn", "gn", "in", "rms"))])
+@pytest.mark.parametrize(
+    "norm",
+    [
+        "ln",
+        pytest.param("gn", marks=pytest.mark.slow),
+        *(pytest.param(n, marks=pytest.mark.nightly) for n in ("fn", "in", "rms")),
+    ],
+)
 @pytest.mark.parametrize("way", sorted(conv_tuner.CONVOLUTIONS))
 def test_training_has_the_same_numbers_in_every_way(way: str, norm: str) -> None:
     """Each leaves its images in another layout, which all that comes after must take. Trials leave no trace."""

@@ -70,7 +70,7 @@ def expect(outputs: Sequence[Tree], trainers: Sequence[FederatedTrainer]) -> Non
         }
 
 
-@pytest.mark.parametrize("participation", [0.67, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("participation", [0.67, pytest.param(1.0, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("method", fast(METHODS.classes, "fedavg", "scaffold"))
 def test_every_method_stays_on_the_device(method: str, participation: float, monkeypatch: pytest.MonkeyPatch) -> None:
     images = replace(toy_images(), augment=True)

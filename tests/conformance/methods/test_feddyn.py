@@ -113,8 +113,7 @@ def on_quadratics(method: Method, rounds: int, cohort: int, decay: float = 0.0) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cohort", [3, 2, 1])
-@pytest.mark.parametrize("alpha", [0.1, 1.0])
+@pytest.mark.parametrize(("alpha", "cohort"), [(1.0, 3), (1.0, 1), (0.1, 2)])
 def test_feddyn_ends_at_the_optimum_of_the_global_loss(cohort: int, alpha: float) -> None:
     """With samples that differ, curvatures that differ, 3 local steps, and any participation."""
     feddyn = parsed("feddyn", alpha=alpha)
