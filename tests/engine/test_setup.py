@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,14 @@ from flbench.data.shards import shards_of
 from flbench.engine import device_data, setup
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer
-from flbench.engine.setup import Numerics, make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
+from flbench.engine.setup import (
+    Numerics,
+    keep_freed_memory,
+    make_network,
+    make_trainer,
+    matmul_precision_restored,
+    runs_worth_fusing,
+)
 from flbench.engine.trainer import Trainer
 from flbench.registry import METHODS
 from flbench.store import Lease, Store
@@ -155,3 +163,7 @@ def test_tf32_is_allowed_only_for_precision_tf32_and_restored_after() -> None:
             trainer_of(precision=precision, partition="iid")
             assert allowed() == (expected, expected)
     assert allowed() == before
+
+
+def test_glibc_accepts_the_limits_of_freed_memory() -> None:
+    assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
