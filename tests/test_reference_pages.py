@@ -71,8 +71,9 @@ def test_the_gallery_has_every_kind_of_figure() -> None:
     assert shown == kept == set(re.findall(r"^flbench plot (\w+) ", text, re.MULTILINE))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["overview", "published"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("overview", marks=pytest.mark.slow), pytest.param("published", marks=pytest.mark.nightly)]
+)
 def test_the_command_in_the_gallery_draws_the_figure_below_it(kind: str, tmp_path: Path) -> None:
     text = (DOCS / "gallery.md").read_text(encoding="utf-8")
     found = re.search(rf"^(flbench plot {kind} .*)\n```\n\n!\[.*\]\((figures/.*)\)$", text, re.MULTILINE)
