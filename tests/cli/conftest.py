@@ -7,6 +7,7 @@ import pytest
 
 from flbench.launch.inline import InlineLauncher
 from tests.faults.stub import OneByOne, execute
+from tests.finished_sweep import here, run, runs_of_tiny  # noqa: F401  the fixtures
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from flbench.cli.completion import figures
-from tests.exchange.conftest import Run, here, run  # noqa: F401  the fixtures
+from tests.finished_sweep import Run
 
 
-def test_a_kind_is_drawn_into_files_and_folders(run: Run) -> None:  # noqa: F811
+def test_a_kind_is_drawn_into_files_and_folders(run: Run) -> None:
     for name in ("a/figure.svg", "figure.png", "figure.pdf"):
         assert run("plot", "curves", "tiny.yaml", "--out", name) == (0, f"wrote {name}\n")
         assert Path(name).stat().st_size > 5000
@@ -30,12 +30,12 @@ def test_a_kind_is_drawn_into_files_and_folders(run: Run) -> None:  # noqa: F811
         (["cost"], "these runs do not support a figure of bytes until the target"),
     ],
 )
-def test_figures_that_cannot_be_drawn_are_reported(run: Run, words: list[str], message: str) -> None:  # noqa: F811
+def test_figures_that_cannot_be_drawn_are_reported(run: Run, words: list[str], message: str) -> None:
     code, said = run("plot", *words, "tiny.yaml")
     assert code == 2 and message in said
 
 
-def test_every_kind_is_listed_and_completes(run: Run) -> None:  # noqa: F811
+def test_every_kind_is_listed_and_completes(run: Run) -> None:
     listed = {row["name"]: row for row in json.loads(run("show", "figures", "--json")[1])}
     assert [*listed] == figures("")
     assert listed["lr"]["requires"] == "at least three rates, all trained to the end"

@@ -4,64 +4,29 @@ import csv
 import json
 import re
 import shlex
-import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from flbench.cli import main
 from flbench.exchange import exports, transfer
 from flbench.papers import papers
 from flbench.report.output import write_leaderboard
 from flbench.store import Store
 from flbench.sweeps import load_sweep
+from tests.finished_sweep import SPEC, Run
 from tests.report.stores import accuracy, experiment, filled, finish
-
-SPEC = """
-version: 1
-name: tiny
-base: {rounds: 20, eval_every: 10}
-axes: {norm: [none, ln], partition: ["classes:1", "iid"]}
-seeds: [0, 1]
-report: {rows: [norm], cols: [partition]}
-"""
 
 #: Runs a command with these words, expects an exit code, and returns what it prints to both streams.
 Report = Callable[..., str]
 
 
-@pytest.fixture(scope="module")
-def runs_of_tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the runs of ``SPEC``."""
-    folder = tmp_path_factory.mktemp("tiny")
-    (folder / "tiny.yaml").write_text(SPEC)
-    return filled(folder / "runs", list(load_sweep(folder / "tiny.yaml").experiments)).root
-
-
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_of_tiny: Path) -> Path:
-    """A working directory with the file and the store of a sweep, and another file that differs in its name."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("FLBENCH_PLUGINS", "")
-    monkeypatch.delenv("FLBENCH_STORE", raising=False)
-    (tmp_path / "tiny.yaml").write_text(SPEC)
-    (tmp_path / "other.yaml").write_text(SPEC.replace("tiny", "other"))
-    shutil.copytree(runs_of_tiny, tmp_path / "runs")
-    return tmp_path
-
-
-@pytest.fixture
-def report(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Report:
+def report(run: Run) -> Report:
     def call(*words: str, code: int = 0, before: tuple[str, ...] = ()) -> str:
-        monkeypatch.setattr(sys, "argv", ["flbench", *before, "report", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert int(end.value.code or 0) == code
-        said = capsys.readouterr()
-        return said.out + said.err
+        ended, said = run(*before, "report", *words)
+        assert ended == code
+        return said
 
     return call
 

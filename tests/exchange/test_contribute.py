@@ -18,7 +18,7 @@ from flbench.exchange.exports import Exported
 from flbench.registry import METHODS
 from flbench.store import Store, strict_json
 from flbench.store.results import CONTRIBUTED_BY
-from tests.exchange.conftest import Run
+from tests.finished_sweep import Run
 
 ADA = Path("results/contributed/ada")
 TINY = ADA / "tiny.parquet"

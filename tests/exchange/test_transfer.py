@@ -20,8 +20,8 @@ from flbench.report.runs import collect
 from flbench.run_sources import Source, StoreSource
 from flbench.store import Lease, Store
 from flbench.sweeps import load_sweep
-from tests.exchange.conftest import Run
 from tests.exchange.hostile_files import Change, export, rewrite
+from tests.finished_sweep import Run
 from tests.report.stores import (
     accuracy,
     claim,
