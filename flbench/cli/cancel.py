@@ -89,13 +89,13 @@ def _is_finished(store: Store, plan: str) -> bool:
 
 def _wait(store: Store, plans: Sequence[str], entries: Sequence[Entry], *, quiet: bool) -> None:
     """Wait until no worker executes what was cancelled; Ctrl-C ends the waiting, not the cancelling."""
-    began, said = time.monotonic(), quiet
+    began, to_say = time.monotonic(), not quiet
     while busy := _busy(store, plans, entries):
-        if not said and time.monotonic() - began > SILENCE:
+        if to_say and time.monotonic() - began > SILENCE:
             typer.echo(
                 f"waiting for {counted(busy, 'worker')} to end the round; Ctrl-C ends the waiting, not the cancelling"
             )
-            said = True
+            to_say = False
         time.sleep(PERIOD)
 
 

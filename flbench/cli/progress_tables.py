@@ -39,7 +39,9 @@ def running_table(
     scale, lines = mixed_sparklines([(run.metric, curves.of_run(run.run_id, run.round, run.metric)) for run in runs])
     table = plain_table()
     labels = label_cells([run.label for run in runs])
-    columns: dict[str, Iterable[Any]] = {"running": ids, "": labels} if ids else {"running": labels}
+    columns: dict[str, Iterable[Any]] = {"running": ids or labels}
+    if ids:
+        columns[""] = labels
     columns |= {"round": [f"{run.round}/{run.rounds}" for run in runs], title: values, scale: lines}
     columns |= more or {}
     for name, cells in columns.items():

@@ -317,9 +317,9 @@ class Assembler:
             raw = first.raw if given.keys() == {field} else self._merged(field, given)
             return self._typed(field, parse_field(self.kind, field, raw), first.where)
         except FieldProblem as problem:
-            own = given.get(".".join(map(str, problem.path[:2])))
-            where = own.where if own else (*given.get(field, first).where, *problem.path[1:])
-            raise self._error(where, str(problem)) from None
+            own_path = given.get(".".join(map(str, problem.path[:2])))  # method.mu
+            in_mapping = (*given.get(field, first).where, *problem.path[1:])
+            raise self._error(own_path.where if own_path else in_mapping, str(problem)) from None
 
     def _merged(self, field: str, given: Layer) -> Any:
         """Return a component's mapping, completed by the settings that are given at separate paths."""

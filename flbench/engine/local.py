@@ -17,8 +17,7 @@ from torch import Tensor
 from flbench.engine.clients import ClientInit, ClientResult, ClientTask
 from flbench.engine.gradients import Passes, gradient_of
 from flbench.engine.hooks import Lift, LiftedHooks
-from flbench.engine.optimizers import descend, rates_of, where
-from flbench.methods.base import tmap
+from flbench.methods.base import Tree, tmap
 
 
 def local_train(
@@ -52,7 +51,7 @@ def local_train(
     lifted = LiftedHooks(task.method, lift, task, start)
     gradient = gradient_of(passes, lifted, task.autocast)
     gradient_there = gradient_of(passes, lifted, task.autocast) if lifted.perturbs else None
-    rates = rates_of(task.each.get("lr", sgd.lr), params)
+    rates = _rates_of(task.each.get("lr", sgd.lr), params)
     notes, takes = [], []
     for step, (images, labels, sizes, key) in enumerate(batches):
         # Which clients (N,) take this step; None if all do.
@@ -82,13 +81,38 @@ def local_train(
                 # The first direction becomes the state; weights and gradients are overwritten.
                 direction = direction if velocity else tmap(torch.clone, direction)
                 direction, moved = sgd.advance(direction, velocity, params, step)
-                velocity = where(training, moved, velocity)
-            steps = where(training, lifted.step(params, direction))
-            descend(weights, [steps[name] for name in names], rates)  # a method may give them another order
-            buffers = where(training, buffers, buffers_before)
+                velocity = _where(training, moved, velocity)
+            steps = _where(training, lifted.step(params, direction))
+            _descend(weights, [steps[name] for name in names], rates)  # a method may give them another order
+            buffers = _where(training, buffers, buffers_before)
     with torch.no_grad():
         state, message = lifted.finish(params, buffers)
         every = zip(takes, gradient.losses(notes), strict=True)
-        losses = [where(training, {"loss": loss})["loss"] for training, loss in every]
+        losses = [_where(training, {"loss": loss})["loss"] for training, loss in every]
     loss = reduce(torch.add, losses) / start.steps  # one by one: zeros of steps not taken change no bit
     return ClientResult(params, buffers, velocity, state, message, loss)
+
+
+def _rates_of(lr: float | Tensor, params: Tree) -> float | list[Tensor]:
+    """Return the rate, or that of each client (N,) in the shape and dtype of every leaf."""
+    if not isinstance(lr, Tensor):
+        return lr
+    return [lr.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1)) for leaf in params.values()]
+
+
+def _descend(weights: list[Tensor], direction: list[Tensor], rates: float | list[Tensor]) -> None:
+    """Subtract the rate, common or of each client, times the direction, in place; on a CPU with the same bits."""
+    if isinstance(rates, list):
+        torch._foreach_addcmul_(weights, direction, rates, value=-1)
+    else:
+        torch._foreach_add_(weights, direction, alpha=-rates)
+
+
+def _where(training: Tensor | None, new: Tree, old: Tree | None = None) -> Tree:
+    """``new`` for the clients that take this step, ``old`` (or zero) for those that have taken all of theirs."""
+    if training is None:
+        return new
+    return {
+        name: torch.where(training.view(-1, *[1] * (leaf.dim() - 1)), leaf, old[name] if old else 0)
+        for name, leaf in new.items()
+    }

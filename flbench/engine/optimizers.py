@@ -149,28 +149,3 @@ def _unit_norms(leaf: Tensor) -> Tensor:
     dims = tuple(range(1, leaf.dim())) or None
     norms: Tensor = torch.linalg.vector_norm(leaf, dim=dims, keepdim=dims is not None)
     return norms
-
-
-def rates_of(lr: float | Tensor, params: Tree) -> float | list[Tensor]:
-    """Return the rate, or that of each client (N,) in the shape and dtype of every leaf."""
-    if not isinstance(lr, Tensor):
-        return lr
-    return [lr.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1)) for leaf in params.values()]
-
-
-def descend(weights: list[Tensor], direction: list[Tensor], rates: float | list[Tensor]) -> None:
-    """Subtract the rate, common or of each client, times the direction, in place; on a CPU with the same bits."""
-    if isinstance(rates, list):
-        torch._foreach_addcmul_(weights, direction, rates, value=-1)
-    else:
-        torch._foreach_add_(weights, direction, alpha=-rates)
-
-
-def where(training: Tensor | None, new: Tree, old: Tree | None = None) -> Tree:
-    """``new`` for the clients that take this step, ``old`` (or zero) for those that have taken all of theirs."""
-    if training is None:
-        return new
-    return {
-        name: torch.where(training.view(-1, *[1] * (leaf.dim() - 1)), leaf, old[name] if old else 0)
-        for name, leaf in new.items()
-    }

@@ -134,14 +134,19 @@ class _Operations(TorchDispatchMode):
         return out
 
     def _note(self, func: Any, args: Any, out: Tensor) -> None:
+        """Note a function whose bits depend on where a client lies in the stack."""
         first, *others = args
-        counts = self._counts_NY.to(first.dtype) if isinstance(first, Tensor) else None
-        if counts is not None and first.shape == counts.shape and torch.equal(first, counts) and not _tensors(others):
+        if self._are_class_counts(first) and not _tensors(others):
             self.of_counts.append(lambda values: func(values.to(first.dtype), *others))
-        elif out.numel() % self._clients:
+        elif out.numel() % self._clients:  # it cannot be cut into equal parts, one a client
             self.shared = True
         else:
             self.rests.add(out.numel() // self._clients * out.itemsize)
+
+    def _are_class_counts(self, value: Any) -> bool:
+        counts_NY = self._counts_NY
+        alike = isinstance(value, Tensor) and value.shape == counts_NY.shape
+        return alike and torch.equal(value, counts_NY.to(value.dtype))
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:

@@ -71,12 +71,12 @@ def exponent(rows: pd.DataFrame, *, of: str, over: str, least: float = -math.inf
 
 
 def keeps_growing(rows: pd.DataFrame, *, of: str, over: str, least: float) -> Finding:
-    """Return whether the exponent over the two largest sizes is not shown to be below ``least``."""
+    """Hold unless the exponent over the two largest sizes is shown to be below ``least``."""
     values = {size: own[of].tolist() for size, own in by(rows, over)}
     last = sorted(values)[-2:]
     found = fit_exponent({size: values[size] for size in last})
-    is_below = found is not None and found.high is not None and found.high < least
-    return Finding(not is_below, {"last": f"{exponent_text(found)} from {last[0]} to {last[-1]}"})
+    shown_below = found is not None and found.high is not None and found.high < least
+    return Finding(not shown_below, {"last": f"{exponent_text(found)} from {last[0]} to {last[-1]}"})
 
 
 def all_units(rows: pd.DataFrame, *, unit: Sequence[str], every: str, but: str = "") -> Finding:

@@ -229,15 +229,20 @@ class _Reading:
             got = ", ".join(f"{value.where[-1]} has {len(values)}" for value, values in lengths)
             raise self.source.error((*self.where, part), f"expected lists of equal length, {got}")
         self.runs *= len(columns[0])
-        parts = [[split_component(path, one) for one in values] for path, values in zip(given, columns, strict=True)]
-        for value, layers in zip(given.values(), parts, strict=True):
+        split = [[split_component(path, one) for one in values] for path, values in zip(given, columns, strict=True)]
+        for value, layers in zip(given.values(), split, strict=True):
             for path in sorted({path for layer in layers for path in layer}):
                 if path in self.taken:
                     both = f"in {self.taken[path]} and in {part}"
                     raise self.source.error(value.where, f"{path} is given twice in one grid: {both}")
                 self.taken[path] = part
-        rows = zip(*parts, strict=True)
-        return _Axis(tuple(given), tuple({path: one for layer in row for path, one in layer.items()} for row in rows))
+        options = []
+        for at_one_position in zip(*split, strict=True):
+            option: Layer = {}
+            for layer in at_one_position:
+                option |= layer
+            options.append(option)
+        return _Axis(tuple(given), tuple(options))
 
 
 def _axis_values(source: Source, given: GivenValue) -> list[GivenValue]:

@@ -80,8 +80,9 @@ def _end(attempt: Attempt, end: Outcome | Exception, options: Options, stopped_a
         attempt.log(trace)
         # Do not retry before the user acts: the disk is full, or no worker can have more memory, neither with fewer
         # workers here nor in another job.
-        has_all_memory = options.neighbours == 1 and not (kind == "oom" and options.memory == "usual")
-        final = kind == "disk_full" or (kind in MEMORY and has_all_memory)
+        alone_here = options.neighbours == 1
+        more_elsewhere = kind == "oom" and options.memory == "usual"
+        final = kind == "disk_full" or (kind in MEMORY and alone_here and not more_elsewhere)
         message = traceback.format_exception_only(end)[-1].strip().partition("\n")[0]  # the log has the traceback
         place = plugin_place(end)
         attempt.end(kind, (f"{place}: {message}" if place else message)[:300], user_fixable=final)

@@ -53,6 +53,7 @@ def test_what_the_output_cannot_encode_is_replaced(folder: Path, encoding: str) 
         assert (code, bool(text)) == (expected, expected == 0)
 
 
+@pytest.mark.slow
 def test_a_full_disk_of_the_output_is_reported_as_such(folder: Path) -> None:
     for command in (["status"], ["show", "methods"]):
         with Path("/dev/full").open("wb") as full:

@@ -243,6 +243,7 @@ print(json.dumps([said, int(status["VmHWM"].split()[0]) / 1024]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of a process's memory")
 def test_a_file_that_unpacks_to_far_more_than_its_size_takes_no_memory(
     marker: Path,  # noqa: F811
