@@ -33,7 +33,7 @@ _LEARNED = {"name": "etf", "learned": True}
 
 def checks_of(file: str) -> list[Check]:
     """Return the tests of a module, those that kill most mutations first."""
-    if file == "engine.optimizers":
+    if file in ("engine.optimizers", "engine.local"):
         return [
             *(partial(optimizers.test_golden_numbers, case, "loop") for case in optimizers.CASES),
             partial(optimizers.test_adaptive_gradient_clipping, "loop"),

@@ -64,6 +64,10 @@ _OPTIMIZERS = mutations_of(
     ("units as long as their gradient", "_unit_norms(w[name])", "_unit_norms(leaf)"),
     ("zero weights do not move", ".clamp_min(SHORTEST_UNIT)", ""),
     ("another shortest unit", "SHORTEST_UNIT = 1e-3", "SHORTEST_UNIT = 1e-2"),
+)
+
+_LOCAL = mutations_of(
+    "engine.local",
     ("ascent", "alpha=-rates", "alpha=rates"),
     ("ascent with each client's rate", "value=-1", "value=1"),
     ("the first client's rate", "lr.to(leaf.dtype).view(-1,", "lr[:1].to(leaf.dtype).view(-1,"),
@@ -119,5 +123,5 @@ _WEIGHTS = mutations_of(
 )
 
 ENGINE_MUTATIONS: tuple[Mutation, ...] = (
-    *_OPTIMIZERS, *heads.MUTATIONS, *_PARTIAL, *_PREFLIGHT, _SUM, *_WEIGHTS
+    *_OPTIMIZERS, *_LOCAL, *heads.MUTATIONS, *_PARTIAL, *_PREFLIGHT, _SUM, *_WEIGHTS
 )  # fmt: skip
