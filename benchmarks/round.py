@@ -40,7 +40,7 @@ PARTS: Parts = {
         (torch, "log_softmax"),
     ],
     "backward": [(DenseStack, "backward"), (torch.autograd, "grad")],
-    "update": [(local, "descend"), *((LiftedHooks, hook) for hook in ("perturbed", "direction", "step", "finish"))],
+    "update": [(local, "_descend"), *((LiftedHooks, hook) for hook in ("perturbed", "direction", "step", "finish"))],
     "rest of training": [(executors, "local_train")],
     "server": [(federated, "server_round")],
 }
