@@ -51,6 +51,12 @@ def test_a_damaged_result_is_named(here: Path, report: Report, caplog: pytest.Lo
     assert "1/2: 1 pending" in Path("tiny.md").read_text()
 
 
+def test_rules_are_options(here: Path, report: Report) -> None:
+    report("tiny.yaml", "--select-by", "oracle", "--target", "0.55")
+    text = Path("tiny.md").read_text()
+    assert "an upper bound and no result" in text and "Target: 55.00" in text
+
+
 def test_a_change_of_one_of_two_sweeps(here: Path, report: Report) -> None:
     Path("other.yaml").write_text(SPEC.replace("tiny", "other").replace("iid", "classes:2"))
     for request in load_sweep("other.yaml", ["rounds=40"]).experiments:

@@ -16,7 +16,7 @@ from flbench.report.headline import MOST_ROWS, headline
 from flbench.report.output import written
 from flbench.report.page.first import MOST_FIGURES, pictures_of_first
 from flbench.sweeps.layout import Pair, conditions
-from tests.report.stores import board_of, pair, run_of
+from tests.report.stores import board_of, markdown_of, pair, run_of
 
 NORMS = ("none", "fn", "ln", "gn", "rms", "bn")
 METHODS = ("fedavg", "fedyogi", "fedadam", "scaffold")
@@ -142,3 +142,20 @@ def test_the_files_of_a_report_link_each_other(tmp_path: Path) -> None:
     (one,) = written(report, tmp_path / "board.md", None).values()
     same = files[tmp_path / "board.md"].partition("## Details")[0].partition("## Values")[2]
     assert same.replace("docs/results/how-to-read-this.md", "#how-to-read-this") in one
+
+
+def test_the_table_of_planned_comparisons_counts_verdicts_beside_the_columns() -> None:
+    text = markdown_of(board(contrasts=pairs("ln"), headline=(conditions(['partition="classes:1"']),)))
+    assert "| comparison | classes:1 | all 2 columns |" in text
+    assert re.search(r"^\| ln against none \| \*\*\+10\.00 ± .*more.* \| more in 1, open in 1 \|$", text, re.MULTILINE)
+    assert "| comparison | iid | classes:1 |" in markdown_of(board(contrasts=pairs("ln")))
+
+
+def test_verdicts_name_a_margin_other_than_the_default() -> None:
+    """Of several sweeps on the page each may have a margin of its own."""
+    default, wide = (
+        markdown_of(board(("iid",), contrasts=pairs("ln"), margin=margin)).partition("## Values")[0]
+        for margin in (None, 0.2)
+    )
+    assert "equivalent (within 1 point)" in default and "<sub>equivalent within" not in default
+    assert "equivalent (within 20 points)" in wide and "<sub>equivalent within 20 points</sub>" in wide
