@@ -8,17 +8,9 @@ The data are part of the id by their content: a data set's ``content`` is the fi
 left out where it is the official content of that name, so ``cifar10`` alone means the official images.
 """
 
-from flbench.config.base import (
-    MAX_ROUNDS,
-    REQUEST_FIELDS,
-    EvaluatedRounds,
-    Experiment,
-    canonical_json,
-    digest,
-    evaluated_at_start,
-    request_problem,
-)
+from flbench.config.base import REQUEST_FIELDS, Experiment, canonical_json, digest
 from flbench.config.components import FieldProblem, content_of, plugins_of, registry_of
+from flbench.config.evaluations import MAX_ROUNDS, EvaluatedRounds, evaluated_at_start, request_problem
 from flbench.config.kinds import KINDS, fields_of_all_kinds, headline_of, problem_of
 from flbench.config.parse import (
     ALIASES,
