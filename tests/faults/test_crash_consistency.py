@@ -6,12 +6,13 @@ After every fault the final store equals the store of a sweep without faults, ex
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,15 @@ def sweep(root: Path) -> int:
 
 @dataclass
 class Faulty:
-    """Runs sweeps with one fault each."""
+    """Runs sweeps with one fault each, each in a store of its own."""
 
     folder: Path
     writes: int
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def disturb(self, disk: Disk, name: str) -> tuple[Path, int | None]:
         """Sweep on a faulty disk; return the store and the exit code."""
-        root = self.folder / name
+        root = self.folder / f"{next(self.numbers)}-{name}"
         return root, in_child(partial(sweep, root), disk)
 
 
@@ -237,4 +239,4 @@ def test_disk_full_from_every_write(faulty: Faulty) -> None:
 def test_disk_full_while_a_group_is_claimed(faulty: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first run of a group is claimed, and the disk has no space for the claim of the second."""
     monkeypatch.setenv("STUB_GROUP", "2")
-    check_full(faulty, range(44, 64, 2))
+    check_full(faulty, range(44, 64))
