@@ -18,11 +18,11 @@ from tests.warm import warm_python
 SPEC = """
 version: 1
 name: together
-base: {dataset: digits, model: {name: mlp, widths: [16]}, partition: "dirichlet:0.1", E: 2, rounds: 60, eval_every: 4}
+base: {dataset: digits, model: {name: mlp, widths: [16]}, partition: "dirichlet:0.1", E: 3, rounds: 100, eval_every: 4}
 axes:
   method: [fedavg, scaffold, {name: fedprox, mu: 0.01}, {name: fedprox, mu: 1.0}]
   norm: [none, bn]
-  lr: [0.01, 1000]
+  lr: [0.01, 0.3, 1000]
 seeds: [0, 1]
 """
 

@@ -328,10 +328,11 @@ def test_no_message_contains_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_files_follow_the_umask_and_contain_no_secrets_of_the_environment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("umask", [0o027, 0o077])
+def test_files_follow_the_umask_and_contain_no_secrets_of_the_environment(tmp_path: Path, umask: int) -> None:
     """A sweep in processes and every other command that writes into a store, with a secret as an argument, too."""
     (tmp_path / "spec.yaml").write_text(SPEC)
-    store, umask = tmp_path / "store", 0o027
+    store = tmp_path / "store"
     secret = f"--data={SECRETS['MY_SECRET']}"
     for command in (
         ("sweep", "spec.yaml", "--workers", "1", secret),

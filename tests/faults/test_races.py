@@ -17,7 +17,7 @@ from flbench.worker import Options, environment, work
 from tests.faults.stub import OneByOne, experiments
 
 PROCESSES = 12
-RACES = 12
+RACES = 20
 
 fork = multiprocessing.get_context("fork")
 

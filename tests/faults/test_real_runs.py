@@ -20,7 +20,7 @@ from tests.warm import warm_python
 SPEC = """
 version: 1
 name: real
-base: {dataset: digits, model: mlp, partition: "classes:1", rounds: 120, eval_every: 4}
+base: {dataset: digits, model: mlp, partition: "classes:1", rounds: 300, eval_every: 10}
 axes: {norm: [none, ln], method: [fedavg, scaffold]}
 seeds: [0]
 """
@@ -30,10 +30,10 @@ version: 1
 name: bits
 base: {dataset: digits, partition: "classes:2", eval_every: 2}
 grids:
-  - set: {model: mlp, rounds: 6}
+  - set: {model: mlp, rounds: 10}
     axes: {norm: [none, bn], method: [fedavg, scaffold]}
-  - set: {model: {name: mlp, widths: [1024, 1024]}, rounds: 2, method: scaffold}  # large enough for the loop executor
-    axes: {norm: [bn, gn]}
+  - set: {model: {name: mlp, widths: [1024, 1024]}, rounds: 4, method: scaffold}  # large enough for the loop executor
+    axes: {norm: [none, ln, bn, gn]}
 seeds: [0]
 """
 
@@ -107,4 +107,4 @@ def test_neither_workers_nor_cores_change_a_bit(tmp_path: Path) -> None:
         assert process.returncode == 0, out
         found.append(records(store, spec))
     assert found[0] == found[1] == found[2]
-    assert len(found[0]) == 6
+    assert len(found[0]) == 8

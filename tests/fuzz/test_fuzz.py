@@ -12,7 +12,7 @@ SEED = 0
 
 #: Number of cases, and seconds after which the run in CI stops.
 CASES = 1500
-SECONDS = 30
+SECONDS = 60
 
 
 @pytest.mark.slow
