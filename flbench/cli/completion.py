@@ -22,6 +22,10 @@ from flbench.errors import UserError
 from flbench.registry import REGISTRIES
 from flbench.store import Store, plan_name
 
+#: What ``flbench show`` lists, and the things of which it shows one.
+LISTS = (*(f"{registry.kind}s" for registry in REGISTRIES), "figures", "kinds", "sweeps")
+SINGLE = ("partition", "run", "schema")
+
 #: Ids offered at most.
 MOST_RUNS = 50
 
@@ -63,15 +67,7 @@ def _store_of(ctx: typer.Context) -> Store | None:
 
 def shown_things() -> list[str]:
     """Return what ``flbench show`` shows."""
-    return [
-        *(f"{registry.kind}s" for registry in REGISTRIES),
-        "figures",
-        "kinds",
-        "sweeps",
-        "partition",
-        "run",
-        "schema",
-    ]
+    return [*LISTS, *SINGLE]
 
 
 def shown_names(ctx: typer.Context, incomplete: str) -> list[str]:

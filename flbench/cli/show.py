@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
-from flbench.cli.completion import shown_names, shown_things
+from flbench.cli.completion import LISTS, SINGLE, shown_names, shown_things
 from flbench.cli.component_tables import (
     component_details,
     component_table,
@@ -35,7 +35,6 @@ from flbench.store import Store
 
 #: The registries by what lists them. Each name without its ``s`` means one of the list.
 COMPONENTS: Mapping[str, Registry[Any]] = {f"{registry.kind}s": registry for registry in REGISTRIES}
-LISTS = (*COMPONENTS, "figures", "kinds", "sweeps")
 
 
 def show(
@@ -43,7 +42,7 @@ def show(
         str,
         typer.Argument(
             metavar="WHAT",
-            help=f"What to list: {', '.join(LISTS)}; or one thing: partition, run, schema.",
+            help=f"What to list: {', '.join(LISTS)}; or one thing: {', '.join(SINGLE)}.",
             show_default=False,
             autocompletion=shown_things,
         ),
@@ -111,7 +110,7 @@ def show(
         return
     listed = what if what in LISTS else f"{what}s"
     if listed not in LISTS:
-        raise UserError(f"flbench show {what}: {unknown('list', what, (*LISTS, 'partition', 'run', 'schema'))}")
+        raise UserError(f"flbench show {what}: {unknown('list', what, (*LISTS, *SINGLE))}")
     shown: list[RenderableType]
     if listed == "kinds":
         rows = _chosen(kinds(), "kind", name)

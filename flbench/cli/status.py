@@ -39,7 +39,7 @@ PERIOD = 2.0
 MOST_ROWS = 16
 MOST_FAILURES = 3
 
-#: A terminal of this width shows all columns; a narrower one shows the speed beside at most so many states.
+#: Terminals of this width show all columns; narrower ones leave out the speed if there are more states than these.
 WIDE = 120
 MOST_STATES = 4
 

@@ -134,7 +134,7 @@ class _Operations(TorchDispatchMode):
         return out
 
     def _note(self, func: Any, args: Any, out: Tensor) -> None:
-        """Note a function whose bits depend on where a client lies in the stack."""
+        """Record a function whose result depends, in its last bits, on the position of the client in the stack."""
         first, *others = args
         if self._are_class_counts(first) and not _tensors(others):
             self.of_counts.append(lambda values: func(values.to(first.dtype), *others))

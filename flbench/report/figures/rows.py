@@ -1,4 +1,4 @@
-"""The rows that a figure of lines shows, at most eight so that lines can be told apart; and the text on its bands."""
+"""The rows of figures with lines, at most eight of them, and the text that says what the bands are."""
 
 from __future__ import annotations
 
