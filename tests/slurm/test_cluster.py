@@ -39,8 +39,9 @@ SLOW = {"rounds": 400, "eval_every": 10}
 
 
 @pytest.fixture(autouse=True)
-def pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def pace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("STUB_PAUSE", "0.025")
+    monkeypatch.setenv("STUB_HOLD", str(tmp_path / "hold"))
 
 
 def assert_undisturbed(cluster: Cluster, plan: list[Any]) -> None:

@@ -131,9 +131,16 @@ class Cluster:
     def sweep_in_progress(
         self, plan: list[Experiment], request: Request, workers: int = 1
     ) -> Iterator[Future[Outcome]]:
-        """Do the same in a thread; yield when each worker has recorded 50 rounds of a run."""
+        """Do the same in a thread; yield when each worker has recorded 50 rounds of a run.
+
+        No run takes a round before all workers have one: on a full node the first could end before the last starts.
+        """
+        hold = Path(os.environ["STUB_HOLD"])
+        hold.touch()
         with ThreadPoolExecutor(1) as pool:
             sweep = pool.submit(self.sweep, plan, request, workers=workers)
+            wait_until(lambda: sum(bool(self.store.run(one.run_id).attempts()) for one in plan) == workers)
+            hold.unlink()
             wait_until(lambda: sum(self.round_of(experiment) >= 50 for experiment in plan) == workers)
             yield sweep
 
