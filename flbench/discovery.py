@@ -1,4 +1,4 @@
-"""Where components come from: a folder of this package, the entry points of other packages, and plug-in files."""
+"""Where components come from: this package, the entry points of other packages, and plug-in files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import importlib
 import logging
 import pkgutil
 import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TypeVar
 
-from flbench.errors import PROCESS_ENDS, text_of
+from flbench.errors import PROCESS_ENDS, InvalidComponent, text_of
 from flbench.plugin_files import load_plugins
 
 _log = logging.getLogger(__name__)
@@ -68,9 +70,63 @@ class Discovery:
         return f"{package}={self.sources[package]}" if package in self.sources else ""
 
 
+E = TypeVar("E")
+
+
+class Entries(Mapping[str, E]):
+    """What registers under a name without being a component, such as figures; loaded on first use.
+
+    The names are in the order of registration: this package's, then those of other packages and of plug-in files.
+    """
+
+    def __init__(self, kind: str, module: str, group: str) -> None:
+        """Take what ``Discovery`` takes."""
+        self._entries: dict[str, E] = {}
+        self._modules: dict[str, str] = {}
+        self._discovery = Discovery(kind, module, group)
+        self._loaded = False
+
+    def add(self, name: str, entry: E, module: str) -> None:
+        """Add an entry that a module declares; raises InvalidComponent for a name that another one has."""
+        self._discovery.before(module)
+        if self._entries.setdefault(name, entry) != entry:
+            places = f"{self._modules[name]} and {module}"
+            raise InvalidComponent(f"{self._discovery.kind} {name!r} is registered twice, in {places}")
+        self._modules[name] = module
+
+    def source(self, name: str) -> str:
+        """Return the source code behind an entry of another package, as ``package=hash``; empty for our own."""
+        return self._discovery.source_of(self._modules[name]) if name in self._all() else ""
+
+    def _all(self) -> dict[str, E]:
+        if not self._loaded:
+            self._loaded = True  # before: a plug-in file that asks for an entry finds what there is
+            try:
+                self._discovery.load()
+            except BaseException:
+                self._loaded = False
+                raise
+        return self._entries
+
+    def __getitem__(self, name: str) -> E:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
 def package_of(module: str) -> str:
     """Return the first part of a module's name."""
     return module.partition(".")[0]
+
+
+def plugin_packages() -> set[str]:
+    """Return the installed packages that add something to flbench."""
+    groups = [group for group in entry_points().groups if group.startswith("flbench.")]
+    return {package_of(point.module) for group in groups for point in entry_points(group=group)}
 
 
 @cache

@@ -228,7 +228,7 @@ class _Execution:
         if resumed is not None:
             self.subject.load(saved["trainer"])
             attempt.log(f"resumed after round {self.subject.round} of attempt {resumed.attempt}")
-        attempt.adopt(resumed)
+        self._records: list[metrics.Record] = attempt.adopt(resumed)
         self._convolutions: dict[str, str] = saved.get("convolutions", {})
         self._saved_at = resumed.round if resumed else None
         self._last_save = time.monotonic()
@@ -307,6 +307,8 @@ class _Execution:
                 self.subject.round, before, self.subject.x, report.client_params, report.weights_S, self._model_access()
             )
             record["probes"] = {probe.name: probe.measure(seen) for probe in probes}
+        self._records.append(record)
+        record |= metrics.over_records(self._records)
         self.attempt.record(record)
 
     def _checkpoint_is_due(self) -> bool:

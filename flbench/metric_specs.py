@@ -2,21 +2,37 @@
 
 A new metric is an entry of ``METRICS``, which declares everything that other rooms must know of it. A number of the
 logits on the test set is a function beside it (``of_logits``); ``metrics.py`` has those that see clients, and studies
-measure their own.
+measure their own. Other packages and plug-in files add metrics of logits::
+
+    @METRICS.register("macro_f1", "macro F1", "mean over classes of the F1 score on the whole test set")
+    def macro_f1(logits_MY, labels_M): ...
 
 Shape suffixes: M test samples, Y classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from flbench.discovery import Entries
+from flbench.errors import InvalidComponent, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Record = Mapping[str, Any]
+
+#: A number from the logits (M, Y) and the true classes (M,) of the whole test set; None where it is not defined.
+OfLogits = Callable[["Tensor", "Tensor"], "float | None"]
+
+#: A number from the records of a run's evaluations so far, of which ``recall`` has the accuracy of each class.
+OfRecords = Callable[[Sequence[Record]], "float | None"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: What a number is of. ``test images``, ``held-out images``: a mean over all of these images, such as the share that
 #: the model classifies correctly. ``model``: another number of the model as it is evaluated. ``run``: a total up to the
@@ -42,6 +58,7 @@ class Metric:
         recorded: when runs record it; no sweep of trainings ranks by a number of studies.
         of_logits: its value from the logits (M, Y) and the true classes (M,) of the whole test set; runs without a
             shared model record the mean over their clients' models. It imports torch inside, if at all.
+        of_records: its value from the records of all evaluations so far, the present one last.
     """
 
     title: str
@@ -50,7 +67,8 @@ class Metric:
     lower_is_better: bool = False
     of: Of = "test images"
     recorded: Recorded = "always"
-    of_logits: Callable[[Tensor, Tensor], float | None] | None = None
+    of_logits: OfLogits | None = None
+    of_records: OfRecords | None = None
 
     @property
     def is_share(self) -> bool:
@@ -102,8 +120,66 @@ def _cross_entropy(logits_MY: Tensor, labels_M: Tensor) -> float:
     return float(cross_entropy(exact_MY, labels_M.to(exact_MY.device)))
 
 
-#: Every metric by the name under which it is recorded.
-METRICS: Mapping[str, Metric] = {
+class Metrics(Entries[Metric]):
+    """Every metric by the name under which it is recorded."""
+
+    def register(self, name: str, title: str, what: str, **fields: Any) -> Callable[[F], F]:
+        """Register the decorated function as the ``of_logits`` of a metric.
+
+        Args:
+            name: what records call it.
+            title: as in ``Metric``.
+            what: likewise.
+            fields: its ``percent`` and ``lower_is_better``; ``of``, which is ``model`` unless given.
+
+        Returns:
+            The decorator. It raises InvalidComponent for a name that is taken or no name of a column.
+        """
+        return self._enter("of_logits", name, title, what, fields)
+
+    def register_of_records(self, name: str, title: str, what: str, **fields: Any) -> Callable[[F], F]:
+        """Register the decorated function as the ``of_records`` of a metric; the rest is as for ``register``."""
+        return self._enter("of_records", name, title, what, fields)
+
+    def _enter(self, kind: str, name: str, title: str, what: str, fields: dict[str, Any]) -> Callable[[F], F]:
+        def enter(function: F) -> F:
+            if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in _RECORDED_BESIDE:
+                raise InvalidComponent(
+                    f"metric {name!r}: expected small letters, digits and '_', and none of "
+                    f"{', '.join(sorted(_RECORDED_BESIDE))}"
+                )
+            metric = Metric(title, what, **{"of": "model", **fields, kind: _checked(name, function)})
+            self.add(name, metric, function.__module__)
+            return function
+
+        return enter
+
+
+def _checked(name: str, function: Callable[..., Any]) -> Callable[..., float | None]:
+    """A metric of another package, whose value must be one that a record can hold."""
+
+    @wraps(function)
+    def call(*given: Any) -> float | None:
+        value = function(*given)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            code = function.__code__
+            raise UserError(
+                f"{code.co_filename}:{code.co_firstlineno}: the metric {name!r} returned "
+                f"a {type(value).__name__}; expected a number (float(...) of a tensor), or None where it is not defined"
+            )
+        return value
+
+    return call
+
+
+#: What records hold beside metrics.
+_RECORDED_BESIDE = frozenset(
+    {"round", "recall", "clients", "clients_personal", "clients_tested", "probes", "train_acc"}
+)
+
+METRICS = Metrics("metric", __name__, "flbench.metrics")
+
+_OWN: Mapping[str, Metric] = {
     "acc": Metric("accuracy", "simple mean over clients of the global model's accuracy on the client's own test shard"),
     "acc_weighted": Metric("weighted accuracy", "mean over clients, weighted by the size of their test shards"),
     "acc_global": Metric("global accuracy", "accuracy on the whole test set", of_logits=_accuracy),
@@ -156,6 +232,9 @@ METRICS: Mapping[str, Metric] = {
     ),
     "seconds": Metric("seconds", "wall time of training", percent=False, lower_is_better=True, of="run"),
 }
+
+for _name, _metric in _OWN.items():
+    METRICS.add(_name, _metric, __name__)
 
 
 def value_of(record: Record | None, metric: str) -> float | None:

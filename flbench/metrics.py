@@ -53,7 +53,7 @@ def personal_models(logits_KMY: Tensor, labels_M: Tensor, shards: Sequence[Tenso
     correct_KM = logits_KMY.argmax(-1) == labels_M
     whole = [_on_whole_set(logits_MY, labels_M) for logits_MY in logits_KMY]
     recalls = [one.pop("recall") for one in whole]
-    means = {name: sum_in_order(one[name] for one in whole) / len(whole) for name in whole[0]}
+    means = {name: _mean_of([one[name] for one in whole]) for name in whole[0]}
     own = [_mean(correct[rows]) for correct, rows in zip(correct_KM, shards, strict=True)]
     tested = [value for value in own if value is not None]
     return {
@@ -75,6 +75,11 @@ def whole_set(logits_MY: Tensor, labels_M: Tensor) -> Record:
     """
     record = _on_whole_set(logits_MY, labels_M)
     return {"acc": record["acc_global"], **record}
+
+
+def over_records(records: Sequence[Record]) -> Record:
+    """Return the metrics ``of_records``, from the records so far, the present one last."""
+    return {name: of(records) for name, metric in METRICS.items() if (of := metric.of_records)}
 
 
 def _over_clients(accuracies: list[float | None], sizes: list[int]) -> Record:

@@ -28,10 +28,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pydantic
 
-from flbench.discovery import Discovery, package_of
+from flbench.discovery import Discovery, package_of, plugin_packages
 from flbench.errors import InvalidComponent, text_of
 from flbench.messages import explain, format_scalar, hook_at, reason, unknown
-from flbench.plugin_files import CURE
+from flbench.plugin_files import CURE, PREFIX
 
 
 class UnknownName(KeyError):
@@ -165,11 +165,6 @@ class Registry(Generic[C]):
         """Whether another package has added components."""
         return bool(self.classes and self._discovery.sources)
 
-    @property
-    def plugin_packages(self) -> Set[str]:
-        """The other packages, and the modules of plug-in files, of which components were loaded."""
-        return self._discovery.sources.keys()
-
     def source(self, name: str) -> str:
         """Return the source code behind a component of another package, as ``package=hash``; empty for our own."""
         cls = self.classes.get(name)
@@ -254,6 +249,12 @@ def stated(cls: type[Component], what: str) -> str:
         if text := vars(one).get(what):
             return str(text)
     return ""
+
+
+def declares_version(cls: type[Any]) -> bool:
+    """Return whether a plug-in's class, or one of its own package that it derives from, declares a ``version``."""
+    package = package_of(cls.__module__)
+    return any("version" in vars(one) for one in cls.__mro__ if package_of(one.__module__) == package)
 
 
 @cache
@@ -352,10 +353,10 @@ def plugin_place(error: Exception) -> str | None:
     Unlike ``plugin_mistake`` it finds the ``forward`` of a layer, which is no component.
     It reads no local variables of the frames: Python keeps what it hands out, and with it a failed run's tensors.
     """
-    packages = {package for registry in (*REGISTRIES, TRACKERS) for package in registry.plugin_packages}
+    packages = plugin_packages()
     places = [
         f"{frame.f_code.co_filename}:{line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if package_of(str(frame.f_globals.get("__name__"))) in packages
+        if (module := str(frame.f_globals.get("__name__"))).startswith(PREFIX) or package_of(module) in packages
     ]
     return places[-1] if places else None

@@ -114,13 +114,12 @@ def test_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for clients, acc in ((5, 0.5), (10, 0.7)):
         finish(store, experiment(clients=clients, partition="iid"), acc)
     board = leaderboard_of(collect(StoreSource(store)), cols=("clients",))
-    known = dict(FIGURES.kinds)
-    monkeypatch.setattr(FIGURES, "_kinds", known)
-    monkeypatch.setitem(vars(FIGURES), "kinds", known)
+    monkeypatch.setattr(FIGURES, "_entries", dict(FIGURES))
+    monkeypatch.setattr(FIGURES, "_modules", dict(FIGURES._modules))
     module("A figure")
     names = list(figure_kinds([]))
     assert names.index("cost") == names.index("clients") + 1, "in the order of a report"
-    kind = known["clients"]
+    kind = FIGURES["clients"]
     (picture,) = write_figures(board, tmp_path, [kind])
     assert picture.svg.name == "clients-digits-mlp.svg" and picture.svg.stat().st_size > 1000
     (drawing,) = draw(board, kind)
@@ -200,7 +199,7 @@ def test_a_file_in_its_folder_is_all_it_takes(tmp_path: Path) -> None:
         (tmp_path / group / "example.py").write_text(text)
         package, kind = FOLDERS.get(group, "flbench.report.figures"), group.partition(".")[2].upper()
         lines.append(f"importlib.import_module({package!r}).__path__.append({str(tmp_path / group)!r})")
-        lines.append(f"assert {name!r} in {'FIGURES.kinds' if kind == 'FIGURES' else f'registry.{kind}.classes'}")
+        lines.append(f"assert {name!r} in {'FIGURES' if kind == 'FIGURES' else f'registry.{kind}.classes'}")
     assert heavy_imports("\n".join(lines))[0] == []
 
 

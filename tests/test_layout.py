@@ -23,8 +23,8 @@ ROOMS = [
     "sweeps", "launch", "worker", "slurm", "testing", "bench",
     "trained", "execution", "execution_types", "checkpoints", "studies", "probes", "fisher", "theory", "engine",
     "methods", "metrics", "models", "run_sources",
-    "data", "store", "halving", "config", "registry", "references", "discovery", "plugin_files", "messages",
-    "streams", "sums", "choices", "metric_specs", "errors", "parquet_files", "regular", "literal",
+    "data", "store", "halving", "config", "registry", "references", "metric_specs", "discovery", "plugin_files",
+    "messages", "streams", "sums", "choices", "errors", "parquet_files", "regular", "literal",
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flbench import metrics
-from flbench.metric_specs import METRICS, Metric
+from flbench.metric_specs import METRICS
 
 
 def logits_for(predicted: list[int], classes: int = 3) -> Tensor:
@@ -61,7 +61,8 @@ def test_a_metric_of_the_logits_is_one_entry(monkeypatch: pytest.MonkeyPatch) ->
     def margin(logits_MY: Tensor, labels_M: Tensor) -> float:
         return float((logits_MY[torch.arange(len(labels_M)), labels_M]).mean())
 
-    monkeypatch.setitem(METRICS, "margin", Metric("margin", "mean logit of the true class", of_logits=margin))  # type: ignore[arg-type]
+    monkeypatch.setattr(METRICS, "_entries", dict(METRICS))
+    METRICS.register("margin", "margin", "mean logit of the true class", percent=False)(margin)
     logits = logits_for(PREDICTED)
     assert metrics.shared_model(logits, LABELS, SHARDS)["margin"] == metrics.whole_set(logits, LABELS)["margin"]
     personal = metrics.personal_models(torch.stack([logits, 2 * logits]), LABELS, SHARDS[:2])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flbench.config import ALIASES, KINDS, registry_of
+from flbench.metric_specs import METRICS
 from flbench.registry import Component, schema_of
 from flbench.sweeps.spec import AGAINST, BETWEEN, IF, SweepSpec
 
@@ -20,6 +21,9 @@ def sweep_schema() -> Schema:
     """
     whole = SweepSpec.model_json_schema(by_alias=True)
     parts = whole["$defs"]
+    parts["Report"]["properties"]["metric"] |= {
+        "enum": [name for name, metric in METRICS.items() if metric.recorded != "by studies"]
+    }
     fields, of_kinds = _fields(), _of_kinds()
     parts |= {f"field.{path}": field for path, field in fields.items()}
     parts |= {f"{kind}.{path}": field for kind, own in of_kinds.items() for path, field in own.items()}

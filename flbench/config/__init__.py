@@ -9,9 +9,16 @@ left out where it is the official content of that name, so ``cifar10`` alone mea
 """
 
 from flbench.config.base import REQUEST_FIELDS, Experiment, canonical_json, digest
-from flbench.config.components import FieldProblem, content_of, plugins_of, registry_of
+from flbench.config.components import FieldProblem, content_of, registry_of
 from flbench.config.evaluations import MAX_ROUNDS, EvaluatedRounds, evaluated_at_start, request_problem
-from flbench.config.kinds import KINDS, fields_of_all_kinds, headline_of, problem_of
+from flbench.config.kinds import (
+    KINDS,
+    fields_of_all_kinds,
+    headline_of,
+    plugin_code_of,
+    plugins_of,
+    problem_of,
+)
 from flbench.config.parse import (
     ALIASES,
     SYNONYMS,
@@ -63,6 +70,7 @@ __all__ = [
     "normal_path",
     "parse_experiment",
     "parse_field",
+    "plugin_code_of",
     "plugins_of",
     "problem_of",
     "registry_of",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flbench.errors import InvalidComponent
@@ -59,14 +59,12 @@ def content_of(raw: Mapping[str, Any]) -> str | None:
     return dataset.get("content") or getattr(known, "official", None)
 
 
-def plugins_of(raw: Mapping[str, Any]) -> str:
-    """Return ``package=hash``, space-separated, for the plug-ins that an experiment, as plain JSON, uses."""
-    found = set()
+def components_of(raw: Mapping[str, Any]) -> Iterator[tuple[Registry[Any], str]]:
+    """Yield the registry and the name of each component of an experiment, as plain JSON, that a plug-in may have."""
     for field, registry in _REGISTRY_OF.items():
         value = raw.get(field, ()) if registry.has_plugins else ()
         components = [value] if isinstance(value, Mapping) else value
-        found |= {registry.source(str(one.get("name"))) for one in components if isinstance(one, Mapping)}
-    return " ".join(sorted(found - {""}))
+        yield from ((registry, str(one.get("name"))) for one in components if isinstance(one, Mapping))
 
 
 def parse_components(field: str, raw: Any) -> Component | tuple[Component, ...]:

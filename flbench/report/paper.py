@@ -38,7 +38,7 @@ def figure_kinds(papers: Sequence[Paper]) -> Mapping[str, FigureKind]:
         UserError: a plug-in has a figure with the name of a paper's, or raises an error.
     """
     of_papers = {kind.name: kind for paper in papers for kind in paper.figures}
-    if taken := sorted(of_papers.keys() & FIGURES.kinds.keys()):
+    if taken := sorted(of_papers.keys() & FIGURES.keys()):
         raise UserError(f"the figure {taken[0]!r} of a plug-in has the name of one of flbench; give it another name")
-    kinds = [*FIGURES.kinds.values(), *of_papers.values()]
+    kinds = [*FIGURES.values(), *of_papers.values()]
     return {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.order)}

@@ -20,17 +20,22 @@ from flbench.store import strict_json
 #: The largest count: the largest integer of 64 bits.
 MOST = 2**63 - 1
 
-#: The least and the most of recorded numbers, and of the items of lists, by name; all others are finite.
+#: The least and the most of shares and counts.
 _SHARE, _COUNT, _ROUNDING = (0.0, 1.0), (0.0, math.inf), 1e-9
-_RANGES: Mapping[str, tuple[float, float]] = {
-    **{name: _SHARE for name, metric in METRICS.items() if metric.percent},
-    **dict.fromkeys(("train_acc", "recall", "clients", "clients_personal"), _SHARE),
-    **{name: _COUNT for name, metric in METRICS.items() if metric.of == "run"},
-    "clients_tested": _COUNT,
-}
 
 #: Depth of lists that a probe may record without naming them.
 _DEEPEST = 4
+
+
+@cache
+def _ranges() -> Mapping[str, tuple[float, float]]:
+    """Return the least and the most of recorded numbers, and of the items of lists, by name; all others are finite."""
+    return {
+        **{name: _SHARE for name, metric in METRICS.items() if metric.percent},
+        **dict.fromkeys(("train_acc", "recall", "clients", "clients_personal"), _SHARE),
+        **{name: _COUNT for name, metric in METRICS.items() if metric.of == "run"},
+        "clients_tested": _COUNT,
+    }
 
 
 @cache
@@ -51,8 +56,9 @@ def check_record(raw: Mapping[str, Any]) -> dict[str, Any]:
     if type(round := raw.get("round")) is not int or not 0 <= round <= MAX_ROUNDS:
         raise ValueError(f"round: expected a whole number from 0 to {MAX_ROUNDS}, got {round!r:.40}")
     _check_values({name: value for name, value in raw.items() if name != "probes"}, _depths_of_runs())
-    for name in raw.keys() & _RANGES.keys():
-        least, most = _RANGES[name]
+    ranges = _ranges()
+    for name in raw.keys() & ranges.keys():
+        least, most = ranges[name]
         items: Iterable[float | None] = raw[name] if isinstance(raw[name], list) else (raw[name],)
         for item in items:
             if item is not None and not least - _ROUNDING <= item <= most + _ROUNDING:

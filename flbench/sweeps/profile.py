@@ -12,7 +12,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from flbench.launch.sbatch import Request
 from flbench.messages import unknown
 from flbench.sweeps.source import Source, SpecError
-from flbench.sweeps.spec import Memory, Resources, Strict, WallTime, parse_time
+from flbench.sweeps.spec import Resources, Strict
+from flbench.sweeps.units import Memory, WallTime, parse_time
 
 #: The folder of the profiles that are given by name.
 PROFILES = Path("slurm/profiles")

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
@@ -15,13 +15,10 @@ from pydantic_core import PydanticCustomError
 from flbench.choices import SelectBy
 from flbench.messages import explain, unknown
 from flbench.metric_specs import METRICS
+from flbench.plugin_files import CURE
 from flbench.sweeps.source import Source
 from flbench.sweeps.track import Trackers, WandbSettings
-
-if TYPE_CHECKING:
-    Metric = str
-else:  #: What a report can rank by.
-    Metric = Literal[tuple(name for name, metric in METRICS.items() if metric.recorded != "by studies")]
+from flbench.sweeps.units import Memory, WallTime
 
 #: Fields of an experiment and their values; components are names, shorthands or mappings.
 Values = dict[str, Any]
@@ -33,50 +30,16 @@ BETWEEN = "between"
 IF = "if"
 CONTRAST_KEYS = (AGAINST, BETWEEN, IF)
 
-_UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_BYTES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+def _metric(raw: Any) -> Any:
+    known = [name for name, metric in METRICS.items() if metric.recorded != "by studies"]
+    if raw not in known:
+        raise ValueError(unknown("metric", str(raw), known) + CURE)
+    return raw
 
 
-def parse_time(raw: Any) -> int:
-    """Return seconds of a wall time: ``30m``, ``1h30m``, ``2d``, ``HH:MM:SS`` or SLURM's ``D-HH:MM:SS``.
-
-    Raises:
-        ValueError: another form, or no time at all.
-
-    >>> parse_time("1h30m"), parse_time("1-00:00:00")
-    (5400, 86400)
-    """
-    text = raw if isinstance(raw, str) else ""
-    if match := re.fullmatch(r"(?:(\d+)-)?(\d{1,2}):([0-5]\d):([0-5]\d)", text):
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        total = days * 86_400 + hours * 3_600 + minutes * 60 + seconds
-    elif re.fullmatch(r"(\d+d)?(\d+h)?(\d+m)?(\d+s)?", text):
-        total = sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([dhms])", text))
-    else:
-        total = 0
-    if total <= 0:
-        raise ValueError(f"expected a wall time like 30m, 2h, 1h30m, 12:00:00 or 1-00:00:00, got {raw!r}")
-    return total
-
-
-def parse_memory(raw: Any) -> int:
-    """Return bytes of an amount of memory: ``512M``, ``2G``, ``1.5G`` (powers of 1024).
-
-    Raises:
-        ValueError: another form, or no memory at all.
-
-    >>> parse_memory("1.5G")
-    1610612736
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT])i?B?", raw) if isinstance(raw, str) else None
-    if match is None or not float(match[1]):
-        raise ValueError(f"expected an amount of memory like 512M or 2G, got {raw!r}")
-    return int(float(match[1]) * _BYTES[match[2]])
-
-
-#: Bytes, written with a unit, and seconds, written as a wall time.
-Memory = Annotated[int | None, BeforeValidator(parse_memory), WithJsonSchema({"type": "string", "examples": ["2G"]})]
-WallTime = Annotated[int | None, BeforeValidator(parse_time), WithJsonSchema({"type": "string", "examples": ["30m"]})]
+#: The name of a metric that a report can rank by.
+Metric = Annotated[str, BeforeValidator(_metric)]
 
 
 def _version(raw: Any) -> Any:

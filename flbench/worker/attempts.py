@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
+from flbench.config import plugin_code_of
 from flbench.errors import PROCESS_ENDS, UserError, out_of_memory, text_of
 from flbench.execution_types import Outcome
 from flbench.messages import reason
@@ -48,7 +49,8 @@ def execute_group(
         try:
             for attempt in group:
                 logs.enter_context(_logged(attempt))
-                plugins = {"plugins": attempt.request.plugins} if attempt.request.plugins else {}
+                code = plugin_code_of(attempt.experiment.to_json())
+                plugins = {"plugins": code} if code else {}
                 attempt.describe(environment(options.device) | memory | plugins)
             engine.execute(group, should_stop=lambda: should_stop() or cancelled(), ended=ended)
         except Exception as error:

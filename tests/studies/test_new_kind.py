@@ -64,7 +64,7 @@ class Walk(StudyExperiment):
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert "walk" not in KINDS
-    monkeypatch.setattr(KINDS, "_models", {**KINDS._models})
+    monkeypatch.setattr(KINDS, "_entries", {**KINDS._entries})
     KINDS.register(Walk)
     records._depths_of_runs.cache_clear()
     yield

@@ -6,13 +6,11 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flbench.discovery import Discovery
-from flbench.errors import InvalidComponent
+from flbench.discovery import Entries
 from flbench.report.board import Section
 from flbench.report.tables import Table
 
@@ -70,12 +68,8 @@ class FigureKind:
     on_first_page: bool = False
 
 
-class Figures:
+class Figures(Entries[FigureKind]):
     """The kinds of figures that belong to no paper: those of this folder, of other packages and of plug-in files."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[str, FigureKind] = {}
-        self._discovery = Discovery("figure", "flbench.report.figures", "flbench.figures")
 
     def register(
         self,
@@ -94,29 +88,15 @@ class Figures:
         """
 
         def enter(draw: Draw) -> Draw:
-            self._discovery.before(draw.__module__)
             kind = FigureKind(name, shows, draw, requires, order, reads_data, on_first_page)
-            taken = self._kinds.setdefault(name, kind)
-            if taken.draw is not draw:
-                places = f"{taken.draw.__module__} and {draw.__module__}"
-                raise InvalidComponent(f"figure {name!r} is registered twice, in {places}")
+            self.add(name, kind, draw.__module__)
             return draw
 
         return enter
 
-    @cached_property
-    def kinds(self) -> Mapping[str, FigureKind]:
-        """Every kind by name; a warning names what cannot be loaded, once."""
-        self._discovery.load()
-        return self._kinds
-
-    def is_plugin(self, kind: FigureKind) -> bool:
-        """Return whether another package or a plug-in file draws these figures."""
-        return bool(self._discovery.source_of(kind.draw.__module__))
-
 
 #: Loaded on first use.
-FIGURES = Figures()
+FIGURES = Figures("figure", "flbench.report.figures", "flbench.figures")
 
 
 def save(drawing: Drawing, directory: Path) -> list[Path]:

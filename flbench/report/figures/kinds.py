@@ -29,7 +29,7 @@ def _mistakes_of(kind: FigureKind) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        if isinstance(error, UserError) or not FIGURES.is_plugin(kind):
+        if isinstance(error, UserError) or not FIGURES.source(kind.name):
             raise
         file = kind.draw.__code__.co_filename
         line = line_in(file, error) or kind.draw.__code__.co_firstlineno

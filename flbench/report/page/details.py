@@ -32,8 +32,6 @@ MOST_CLASSES = 20
 #: The numbers of settings that the table of tuning budgets shows, beside all of them.
 TRIED = (1, 2, 3, 5)
 
-_ACC = METRICS["acc"]
-
 
 def detail_blocks(section: Section, most_lines: int) -> Iterator[Block]:
     """Yield the blocks of a section; tables with more than ``most_lines`` lines are folded."""
@@ -139,7 +137,7 @@ def _costs(table: Table, target: float | None) -> list[Block]:
 
 
 def _percent(value: float | None) -> Entry | None:
-    return None if value is None else Entry(_ACC.text(value), order=value)
+    return None if value is None else Entry(METRICS["acc"].text(value), order=value)
 
 
 def _bytes(value: float | None) -> Entry | None:
@@ -155,7 +153,7 @@ def _worst_class(costs: Costs) -> Entry | None:
     if not known:
         return Entry(NONE) if costs.recall else None
     recall, number = min(known)
-    return Entry(_ACC.text(recall), (f"class {number}",), order=recall)
+    return Entry(METRICS["acc"].text(recall), (f"class {number}",), order=recall)
 
 
 def _rounds_to(reached: Reached) -> Entry:
@@ -228,7 +226,7 @@ def _range(one: Range) -> Sequence[Entry]:
         return (Entry(NONE), Entry("no complete cell"), Entry(NONE), diverged)
     bound = "≥ " if one.open_low or one.open_high else ""
     return (
-        Entry(_ACC.text(one.best), order=one.best),
+        Entry(METRICS["acc"].text(one.best), order=one.best),
         Entry(f"{one.low:.4g} to {one.high:.4g}", order=one.high),
         Entry(f"{bound}{one.decades:.1f}", order=one.decades),
         diverged,
