@@ -28,8 +28,8 @@ LocalOptimizer = Literal["sgd", "adam", "adamw"]
 #: Training augmentation.
 Augmentation = Literal["none", "flip-crop"]
 
-#: Where workers run.
-Backend = Literal["inline", "local", "slurm"]
+#: Where workers run, unless a plug-in knows another place.
+OwnBackend = Literal["inline", "local", "slurm"]
 
 #: How much memory a worker has: all that any can have, or, where others can have more, the usual amount or more.
 Memory = Literal["all", "usual", "more"]

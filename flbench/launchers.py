@@ -8,11 +8,16 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, get_args
 
-from flbench.choices import Backend, Device, Executor, UsedDevice
+from flbench.choices import Device, Executor, OwnBackend, UsedDevice
 from flbench.config import Experiment, require_device
-from flbench.errors import UserError
+from flbench.errors import InvalidComponent, UserError
 from flbench.launch import ROUND_SECONDS, Launcher, inline, local, resources, sbatch, slurm, workers_worth
+from flbench.launch.backend import Backend
+from flbench.messages import unknown
+from flbench.plugin_files import CURE
+from flbench.registry import LAUNCHERS
 from flbench.run_names import SINGLE
 from flbench.store import CancelMark, Store
 from flbench.sweeps import Sweep
@@ -25,18 +30,20 @@ class SweepWorkers:
     """The workers of a sweep.
 
     Attributes:
-        backend: where they run.
+        backend: where they run: ``inline``, ``local``, ``slurm`` or the name of a plug-in's.
         count: their number; None: as many as this machine's cores and GPUs have room for.
         options: the settings of each.
         gpus: GPUs of each; a share if below 1.
         request: the resources of each SLURM job; None for other backends.
+        plugin: the backend of a plug-in; None for others.
     """
 
-    backend: Backend
+    backend: str
     count: int | None
     options: Options
     gpus: float = 0
     request: sbatch.Request | None = None
+    plugin: Backend | None = None
 
     @classmethod
     def of(
@@ -44,14 +51,15 @@ class SweepWorkers:
         sweep: Sweep,
         data_root: Path | None,
         *,
-        backend: Backend | None = None,
+        backend: str | None = None,
         profile: str | None = None,
         count: int | None = None,
     ) -> SweepWorkers:
         """Return the workers that a sweep file describes; arguments other than None override the file.
 
         Raises:
-            UserError: the profile is missing, invalid, or for another backend.
+            UserError: the profile is missing, invalid, or for another backend; there is no such backend, or it needs
+                settings that a file has.
         """
         resources, given = sweep.spec.resources, sweep.spec.backend
         options = Options(
@@ -61,11 +69,12 @@ class SweepWorkers:
             fuse=resources.fuse,
             max_attempts=sweep.spec.retry.max_attempts,
         )
-        backend = backend or given.kind
+        plugin = _plugin(backend, given)
+        backend = plugin.name if plugin else backend or str(getattr(given, "kind", ""))
         if backend != "slurm":
             if profile is not None:
                 raise UserError(f"--profile {profile}: profiles are for --backend slurm")
-            return cls(backend, count or getattr(given, "workers", None), options, resources.gpus)
+            return cls(backend, count or getattr(given, "workers", None), options, resources.gpus, plugin=plugin)
         name = profile or getattr(given, "profile", None)
         if name is None:
             raise UserError("--backend slurm needs --profile NAME|FILE, or backend.profile in the sweep")
@@ -80,6 +89,8 @@ class SweepWorkers:
 
     def launcher(self, store: Store, plan: str, experiments: Sequence[Experiment]) -> Launcher:
         """Return the launcher of these workers for a plan (NAME/HASH)."""
+        if self.plugin is not None:
+            return self.plugin.launcher(store, plan, experiments, self.options, self.count)
         if self.backend == "inline":
             return inline.InlineLauncher(store, plan, experiments, self.options)
         if self.request is not None:
@@ -94,6 +105,23 @@ class SweepWorkers:
         rounds = sum(experiment.rounds for experiment in experiments)
         worth = workers_worth(rounds * ROUND_SECONDS, slurm.START_SECONDS) if rounds else len(experiments)
         return slurm.script(store, plan, self.options, self.request, min(self.count or 1, len(experiments), worth))
+
+
+def _plugin(wanted: str | None, given: Any) -> Backend | None:
+    """The backend of a plug-in that is wanted or, without a wish, that the file gives; None for one of our own."""
+    own = given if isinstance(given, Backend) else None
+    if wanted is None or (own is not None and own.name == wanted):
+        return own
+    if wanted in get_args(OwnBackend):
+        return None
+    if wanted not in (known := [*get_args(OwnBackend), *LAUNCHERS.classes]):
+        raise UserError(f"--backend {wanted}: {unknown('backend', wanted, known)}{CURE}")
+    try:
+        found: Backend = LAUNCHERS.parse(wanted)
+    except InvalidComponent as error:
+        hint = f"give it in the sweep file, as backend: {{kind: {wanted}, ...}}"
+        raise UserError(f"--backend {wanted}: {': '.join([*map(str, error.path), str(error)])}; {hint}") from None
+    return found
 
 
 def run_launcher(

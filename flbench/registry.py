@@ -326,6 +326,10 @@ PROBES: Registry[Any] = Registry("probe", "flbench.probes", "flbench.probes", "f
 TRACKERS: Registry[Any] = Registry(
     "tracker", "flbench.tracking.trackers", "flbench.trackers", "flbench.tracking.sink.Tracker"
 )
+#: Where workers run, beside this machine and SLURM; no part of an experiment either.
+LAUNCHERS: Registry[Any] = Registry(
+    "backend", "flbench.launch.backend", "flbench.launchers", "flbench.launch.backend.Backend"
+)
 REGISTRIES = (METHODS, NORMS, HEADS, MODELS, DATASETS, PARTITIONS, PROBES)
 
 
@@ -336,7 +340,7 @@ def plugin_mistake(error: BaseException) -> str | None:
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         cls, hook = type(frame.f_locals.get("self")), frame.f_code.co_name
-        registry = next((one for one in (*REGISTRIES, TRACKERS) if one.is_plugin(cls)), None)
+        registry = next((one for one in (*REGISTRIES, TRACKERS, LAUNCHERS) if one.is_plugin(cls)), None)
         if registry is None:
             continue
         if package_of(frame.f_globals["__name__"]) != package_of(cls.__module__):

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flbench.orchestrate import Orchestrator
-from flbench.planning import write_plan
 from flbench.report.figures.drawing import FIGURES
 from flbench.report.figures.kinds import draw, write_figures
 from flbench.report.paper import figure_kinds
@@ -22,8 +20,6 @@ from flbench.report.runs import collect
 from flbench.run_sources import StoreSource
 from flbench.store import Store
 from flbench.sweeps import load_sweep
-from flbench.worker import Options
-from tests.limits import wait_until
 from tests.report.stores import experiment, finish, leaderboard_of
 from tests.start_up import heavy_imports
 from tests.warm import warm_python
@@ -152,26 +148,24 @@ def test_a_figure_as_a_plug_in(tmp_path: Path) -> None:
 def test_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace ``ssh`` by a script that runs its command on this machine."""
     ssh = tmp_path / "ssh"
-    ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    ssh.write_text(f'#!/bin/sh\necho "$1" >>"{tmp_path}/called"\nshift\nexec sh -c "$*"\n')
     ssh.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    store = Store(tmp_path / "runs")
-    path = tmp_path / "two.yaml"
-    path.write_text("version: 1\nname: two\nbase: {rounds: 2, eval_every: 2}\naxes: {norm: [none, ln]}\n")
-    sweep = load_sweep(path)
-    plan = "/".join(write_plan(store, sweep).parts[-2:])
-    launchers = []
-
-    def launcher() -> Any:
-        made = module("A launcher")["SshLauncher"](store, plan, Options(), ["one", "two"], python=warm_python())
-        launchers.append(made)
-        return made
-
-    outcome = Orchestrator(store, plan, sweep.experiments, launcher, max_attempts=1).run()
-    assert outcome.exit_code == 0
-    assert all(store.run(one.run_id).state(one).status == "done" for one in sweep.experiments)
-    wait_until(lambda: launchers[0].alive() == 0)  # a worker's last run ends before its process does
-    assert len(launchers[0].tokens()) == 2 and launchers[0].crash_log() == ""
+    (tmp_path / "ssh.py").write_text(source("A launcher"))
+    spec = "version: 1\nname: two\nbase: {rounds: 2, eval_every: 2}\naxes: {norm: [none, ln]}\nbackend: {kind: %s}\n"
+    (tmp_path / "two.yaml").write_text(spec % f"ssh, hosts: [one, two], python: {warm_python()}")
+    (tmp_path / "wrong.yaml").write_text(spec % "ssh, hosts: []")
+    sweep = ("--plugin", "ssh.py", "sweep")
+    assert "unknown kind of backend 'ssh'" in flbench(tmp_path, "sweep", "two.yaml", code=2)
+    assert "wrong.yaml:5: backend: hosts: " in flbench(tmp_path, *sweep, "wrong.yaml", code=2)
+    unknown = flbench(tmp_path, *sweep, "two.yaml", "--backend", "shh", code=2)
+    assert "unknown backend 'shh'; did you mean 'ssh'" in unknown
+    (tmp_path / "plain.yaml").write_text((tmp_path / "two.yaml").read_text().partition("backend")[0])
+    assert "--backend ssh: hosts: " in flbench(tmp_path, *sweep, "plain.yaml", "--backend", "ssh", code=2)
+    flbench(tmp_path, *sweep, "two.yaml", "--store", "runs")
+    store, plan = Store(tmp_path / "runs"), load_sweep(tmp_path / "plain.yaml").experiments
+    assert [store.run(one.run_id).state(one).status for one in plan] == ["done"] * 2
+    assert set((tmp_path / "called").read_text().split()) <= {"one", "two"}
 
 
 def test_every_group_has_an_example() -> None:

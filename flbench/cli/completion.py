@@ -16,10 +16,10 @@ from typing import Literal, get_args, get_origin
 
 import typer
 
-from flbench.choices import DEFAULT_STORE
+from flbench.choices import DEFAULT_STORE, OwnBackend
 from flbench.config import ALIASES, KINDS, registry_of
 from flbench.errors import UserError
-from flbench.registry import REGISTRIES
+from flbench.registry import LAUNCHERS, REGISTRIES
 from flbench.store import Store, plan_name
 
 #: What ``flbench show`` lists, and the things of which it shows one.
@@ -40,6 +40,11 @@ def sweep_files(incomplete: str) -> list[str]:
     patterns = [start, *(f"{glob.escape(folder)}*" for folder in folders)]
     found = (path for one in patterns for path in sorted(glob.glob(one)))  # noqa: PTH207
     return [path for path in found if path.endswith((".yaml", ".yml"))]
+
+
+def backends(incomplete: str) -> list[str]:
+    """Return the names of where workers can run."""
+    return [name for name in (*get_args(OwnBackend), *LAUNCHERS.classes) if name.startswith(incomplete)]
 
 
 def sweeps(ctx: typer.Context, incomplete: str) -> list[str]:

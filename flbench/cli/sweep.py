@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
-from flbench.choices import DEFAULT_STORE, Backend
+from flbench.choices import DEFAULT_STORE, OwnBackend
 from flbench.cli.boundary import print_json
-from flbench.cli.completion import sweep_files
+from flbench.cli.completion import backends, sweep_files
 from flbench.cli.dry_run import print_dry_run
 from flbench.cli.options import (
     MOST_AT_ONCE,
@@ -35,11 +35,13 @@ def sweep(
         bool, typer.Option("--dry-run", help="Show what would be done, from the file and the store; do nothing.")
     ] = False,
     backend: Annotated[
-        Backend | None,
+        str | None,
         typer.Option(
             envvar="FLBENCH_BACKEND",
             show_envvar=True,
-            help="Where workers run; default: that of the file, else local.",
+            metavar="|".join(get_args(OwnBackend)),
+            help="Where workers run, or the name of a plug-in's backend; default: that of the file, else local.",
+            autocompletion=backends,
         ),
     ] = None,
     profile: Annotated[

@@ -9,13 +9,25 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from flbench.choices import SelectBy
+from flbench.errors import InvalidComponent, text_of
+from flbench.launch.backend import Backend
 from flbench.messages import explain, unknown
 from flbench.metric_specs import METRICS
 from flbench.plugin_files import CURE
+from flbench.registry import LAUNCHERS
 from flbench.sweeps.source import Source
 from flbench.sweeps.track import Trackers, WandbSettings
 from flbench.sweeps.units import Memory, WallTime
@@ -245,14 +257,23 @@ class Slurm(Strict):
     max_jobs: int = Field(default=64, ge=1, description="most jobs at a time; fewer for little work")
 
 
+#: One that a plug-in adds, once it is read.
+_Plugin = Annotated[InstanceOf[Backend], WithJsonSchema({"type": "object", "required": ["kind"]})]
+
 _BACKENDS: dict[str, type[Strict]] = {"inline": Inline, "local": Local, "slurm": Slurm}
 
 
 def _backend(raw: Any) -> Any:
     kind = raw.get("kind", "local") if isinstance(raw, dict) else "local"
-    if not isinstance(kind, str) or kind not in _BACKENDS:
-        raise _unknown_key("kind", unknown("kind of backend", str(kind), _BACKENDS))
-    return _BACKENDS[kind].model_validate(raw)
+    if isinstance(kind, str) and kind in _BACKENDS:
+        return _BACKENDS[kind].model_validate(raw)
+    if kind not in (known := [*_BACKENDS, *LAUNCHERS.classes]):
+        raise _unknown_key("kind", unknown("kind of backend", str(kind), known) + CURE)
+    try:
+        return LAUNCHERS.parse({"name": kind, **{key: value for key, value in raw.items() if key != "kind"}})
+    except InvalidComponent as error:
+        why = ": ".join([*map(str, error.path), text_of(error)])
+        raise PydanticCustomError("backend", "{why}", {"why": why}) from None
 
 
 class Wandb(Strict, WandbSettings):
@@ -352,7 +373,7 @@ class SweepSpec(Strict):
     )
     resources: Resources = Field(default=Resources(), description="what a run needs")
     retry: Retry = Field(default=Retry(), description="what happens to runs that fail")
-    backend: Annotated[Inline | Local | Slurm, BeforeValidator(_backend)] = Field(
+    backend: Annotated[Inline | Local | Slurm | _Plugin, BeforeValidator(_backend)] = Field(
         default=Local(), description="where workers run"
     )
     wandb: Wandb = Field(default=Wandb(), description="mirror on W&B")
