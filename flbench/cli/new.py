@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from string import Template
 from typing import Annotated, Literal
 
 import typer
 
-from flbench.config import registry_of
+from flbench.config import KINDS, registry_of
 from flbench.data.datasets import data_root
 from flbench.errors import UserError
 from flbench.messages import counted
+from flbench.metric_specs import METRICS
+from flbench.registry import LAUNCHERS
+from flbench.report.figures.drawing import FIGURES
 from flbench.sweeps import FOLDER, load_sweep
 from flbench.sweeps.spec import NAME
 
 #: The files that are written, as templates.
 SKELETONS = Path(__file__).parent / "skeletons"
 
-Kind = Literal["sweep", "method", "norm", "model", "dataset"]
+Kind = Literal[
+    "sweep", "method", "norm", "head", "model", "dataset", "partition", "probe", "metric", "figure", "study", "launcher"
+]
+
+#: The parts of the test of each kind, and how a command uses what is written.
+_TESTS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "method": (("test", "test_method"), "run method=$name"),
+    "dataset": (("test_dataset",), "run dataset=$name"),
+    "probe": (("test", "test_probe"), "run 'probes=[$name]'"),
+    "metric": (("test", "test_metric"), "run"),
+    "figure": (("test_command", "test_figure"), "plot $name"),
+    "study": (("test_study",), "run kind=$name"),
+    "launcher": (("test_command", "test_launcher"), "sweep FILE --set 'backend={kind: $name, hosts: [HOST]}'"),
+}
 
 
 def new(
@@ -30,7 +46,7 @@ def new(
         Path | None, typer.Option(metavar="FOLDER", help="Where to write; default: here, a sweep into sweeps/.")
     ] = None,
 ) -> None:
-    """Write a commented sweep file; or a method, normalization, model or data set that works, and its test.
+    """Write a commented sweep file; or a component, metric, figure, study or launcher that works, and its test.
 
     Then replace the example. It never overwrites a file.
 
@@ -59,19 +75,28 @@ def _new_component(kind: str, name: str, folder: Path) -> None:
         raise UserError(
             f"flbench new {kind} {name}: expected small letters, digits and single hyphens, as in my-{kind}"
         )
-    registry = registry_of(kind)
-    if registry is not None and name in registry.classes:
-        raise UserError(f"flbench new {kind} {name}: there is a {kind} of this name; choose another")
     file = name.replace("-", "_")
-    words = {"kind": kind, "field": kind, "name": name, "file": file, "title": name.title().replace("-", "")}
+    if (file if kind == "metric" else name) in _known(kind):
+        raise UserError(f"flbench new {kind} {name}: there is a {kind} of this name; choose another")
+    setting = {"probe": f'"probes": ["{name}"]', "metric": '"norm": "none"'}.get(kind, f'"{kind}": "{name}"')
+    words = {"kind": kind, "name": name, "file": file, "title": name.title().replace("-", ""), "setting": setting}
     component, test = folder / f"{file}.py", folder / f"test_{file}.py"
-    tests = {"dataset": ("test_dataset",), "method": ("test", "test_method")}.get(kind, ("test",))
+    tests, use = _TESTS.get(kind, (("test",), "run $field=$name"))
     _write({component: (kind,), test: tests}, words)
     typer.echo(f"wrote {component} and {test}; next:\n  pytest {test}")
     if kind == "dataset":
         images = data_root() / name
         typer.echo(f"  put images into {images}/train/CLASS/ and {images}/test/CLASS/")
-    typer.echo(f"  flbench --plugin {component} run {kind}={name}")
+    typer.echo(f"  flbench --plugin {component} {Template(use).substitute(words, field=kind)}")
+
+
+def _known(kind: str) -> Container[str]:
+    """The names of a kind that are taken."""
+    others: Mapping[str, Container[str]] = {"metric": METRICS, "study": KINDS, "figure": FIGURES}
+    if kind in others:
+        return others[kind]
+    registry = LAUNCHERS if kind == "launcher" else registry_of("probes" if kind == "probe" else kind)
+    return registry.classes if registry is not None else ()
 
 
 def _write(files: Mapping[Path, tuple[str, ...]], words: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flbench.config import ALIASES, KINDS, registry_of
 from flbench.metric_specs import METRICS
-from flbench.registry import Component, schema_of
+from flbench.registry import LAUNCHERS, Component, schema_of
 from flbench.sweeps.spec import AGAINST, BETWEEN, IF, SweepSpec
 
 Schema = dict[str, Any]
@@ -24,6 +24,8 @@ def sweep_schema() -> Schema:
     parts["Report"]["properties"]["metric"] |= {
         "enum": [name for name, metric in METRICS.items() if metric.recorded != "by studies"]
     }
+    *own, _ = whole["properties"]["backend"]["anyOf"]  # the last stands for those of plug-ins
+    whole["properties"]["backend"]["anyOf"] = [*own, *map(_backend, LAUNCHERS.classes.values())]
     fields, of_kinds = _fields(), _of_kinds()
     parts |= {f"field.{path}": field for path, field in fields.items()}
     parts |= {f"{kind}.{path}": field for kind, own in of_kinds.items() for path, field in own.items()}
@@ -107,6 +109,14 @@ _GENERATOR: Schema = {
     ]
 }
 _SEEDS: Schema = {"anyOf": [_list_of({"type": "integer", "minimum": 0}), _RANGE]}
+
+
+def _backend(cls: type[Component]) -> Schema:
+    """The form of a plug-in's backend."""
+    schema = schema_of(cls)
+    properties = {"kind": {"const": cls.name}, **schema["properties"]}
+    required = ["kind", *schema.get("required", ())]
+    return {**schema, "properties": properties, "required": required, "additionalProperties": False}
 
 
 def _mapping(fields: dict[str, Schema], form: Callable[[Schema], Schema]) -> Schema:
