@@ -147,6 +147,38 @@ class SteppingElementwise(Stepping):
 
 
 @dataclass(frozen=True)
+class Noisy(Method):
+    """Random numbers in hooks of the client, within steps and after them, and of the server."""
+
+    noise: float = 0.01
+
+    def init_client(self, x: Tree, buffers: Tree) -> Tree:
+        return x
+
+    def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor:
+        return (self.noise * ctx.random.uniform("logits", batch.logits_BY) * batch.logits_BY).mean()
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        factor = self.noise * (1 + ctx.step)
+        return {name: leaf + factor * ctx.random.normal(name, leaf) for name, leaf in g.items()}
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        assert ctx.step == -1
+        return {name: leaf + ctx.random.uniform(name, ctx.x[name]) for name, leaf in w.items()}, {}
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        noise = {name: self.noise * ctx.random.normal(name, leaf) for name, leaf in x.items()}
+        return tmap(lambda leaf, d, n: leaf + d + n, x, delta, noise), state
+
+
+@dataclass(frozen=True)
+class NoisyElementwise(Noisy):
+    """The same for all clients of a stack."""
+
+    elementwise: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class Everything(Taught, Sharp, Median, Ahead, Smoothed):
     """All hooks at once."""
 
@@ -162,7 +194,7 @@ class Everything(Taught, Sharp, Median, Ahead, Smoothed):
 
 METHODS: list[Method] = [
     Taught(), Sharp(), Median(), Ahead(), Averaged(), Decaying(), DecayingElementwise(), Smoothed(),
-    Stepping(), SteppingElementwise(), Everything(),
+    Stepping(), SteppingElementwise(), Noisy(), NoisyElementwise(), Everything(),
 ]  # fmt: skip
 
 #: For each method a field of which runs trained together have different values.
@@ -174,6 +206,8 @@ FIELDS = {
     DecayingElementwise: "decay",
     Stepping: "mu",
     SteppingElementwise: "mu",
+    Noisy: "noise",
+    NoisyElementwise: "noise",
 }
 
 

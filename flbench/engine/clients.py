@@ -58,6 +58,7 @@ class ClientInit:
         counts_Y: training samples of each class.
         steps: number of local steps; a tensor (N,) of floats for a stack whose clients take unequal numbers.
         relative_size: number of training samples over the mean of all clients of the run.
+        keys: of the hooks' random numbers; None if no hook draws any.
     """
 
     params: Tree
@@ -67,6 +68,7 @@ class ClientInit:
     counts_Y: Tensor
     steps: int | Tensor
     relative_size: Tensor
+    keys: Tensor | None = None
 
 
 @dataclass(frozen=True)

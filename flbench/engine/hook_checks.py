@@ -16,12 +16,15 @@ from typing import Any
 
 from torch import Tensor
 
-from flbench.engine.randomness import ADVICE, generator_states, moved
+from flbench.engine.randomness import generator_states, moved
 from flbench.errors import PROCESS_ENDS, UserError, out_of_memory
 from flbench.messages import hook_at, reason
 from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, overrides
 
 _TREE = "a dict of tensors by name"
+
+#: What to do instead of drawing random numbers from a default generator.
+ADVICE = "two runs of one id would differ; draw with ctx.random.normal(purpose, like) or ctx.random.uniform instead"
 
 #: The start of torch's messages when a hook that is mapped over clients reads a value.
 _READS_A_VALUE = "vmap: It looks like"

@@ -17,6 +17,7 @@ from flbench.engine.clients import ClientInit, ClientTask
 from flbench.errors import UserError
 from flbench.methods.base import Batch, Context, Method, Outputs, Tree, overrides
 from flbench.models.layers import at_least_float
+from flbench.tensor_streams import Random
 
 #: Turns a function of one client's tensors into one of a client's, or of a stack's.
 Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -42,7 +43,7 @@ def mean_over_batch(each_NB: Tensor, sizes: Tensor | None) -> Tensor:
 
 
 #: The hooks that are applied to one client or mapped over a stack.
-_LIFTED = ("teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "finish")
+CLIENT_HOOKS = ("teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "finish")
 
 
 class _StackContext(Context):
@@ -73,14 +74,18 @@ class LiftedHooks:
             "buffers": {name: leaf for name, leaf in start.buffers.items() if name not in task.frozen},
             **task.each,
         }
+        random = Random() if start.keys is None else Random(start.keys)
         shared = {"x": task.x, "server": task.server, "lr": task.sgd.lr, "round": task.round}
-        self._context = Context(**{**shared, **self._own_context}, steps=start.steps, head=task.head)
+        numbers: dict[str, Any] = {"steps": start.steps, "head": task.head, "random": random}
+        self._context = Context(**{**shared, **self._own_context, **numbers})
         self._hyperparameters: dict[str, Any] = dict(task.hyperparameters)
         if isinstance(start.steps, Tensor):
             self._own_context["steps"] = start.steps
+        if start.keys is not None:
+            self._own_context["key"] = start.keys
         self._stacked = start.relative_size.dim() == 1
         self._all_clients: tuple[Method, Context] | None = None
-        self._own = {hook for hook in _LIFTED if overrides(type(method), hook)}
+        self._own = {hook for hook in CLIENT_HOOKS if overrides(type(method), hook)}
         self.perturbs = "perturbed" in self._own
         self.own_loss = bool(self._own & {"logits", "loss", "penalty"})
         self.teachers = self._teachers(start) if "teachers" in self._own else {}
@@ -92,9 +97,14 @@ class LiftedHooks:
 
         def one_client(own: dict[str, Any], hyperparameters: dict[str, Any], *mine: Any) -> Any:
             method = replace(self._method, **hyperparameters)
-            return getattr(method, hook)(*mine, replace(self._context, **own))
+            return getattr(method, hook)(*mine, self._context_of(own))
 
         return self._lift(one_client)(self._own_context, self._hyperparameters, *trees)
+
+    def _context_of(self, own: Mapping[str, Any]) -> Context:
+        """The context of one client of a stack, from what is its own."""
+        numbers = {name: value for name, value in own.items() if name != "key"}
+        return replace(self._context, **numbers, random=Random(own.get("key", 0), self._context.step))
 
     def _apply_to_batch(self, hook: str, leaves: Tree, batch: Batch) -> Any:
         """The same for a loss term; vmap takes tensors only, and trees of them."""
@@ -104,7 +114,7 @@ class LiftedHooks:
         def one_client(own: dict[str, Any], hyperparameters: dict[str, Any], w: Tree, plain: Any, taught: Any) -> Any:
             method = replace(self._method, **hyperparameters)
             mine = Batch(**plain, teachers={name: Outputs(*each) for name, each in taught.items()})
-            value = getattr(method, hook)(w, mine, replace(self._context, **own))
+            value = getattr(method, hook)(w, mine, self._context_of(own))
             return mine.logits_BY.new_full((), value) if isinstance(value, float | int) else value
 
         plain = {"labels_B": batch.labels_B, "features_BD": batch.features_BD, "logits_BY": batch.logits_BY}
@@ -127,6 +137,13 @@ class LiftedHooks:
             shared = {key: leaf.unsqueeze(-1) for key, leaf in context[name].items()}
             context[name] = _clients_last(context[name]) if name in self._own_context else shared
         return replace(self._method, **self._hyperparameters), _StackContext(**context)
+
+    def begin(self, step: int) -> None:
+        """Set the number of the local step that the hooks see; -1 after the last."""
+        if self._own:
+            self._context = _at(self._context, step)
+            if self._all_clients is not None:
+                self._all_clients = self._all_clients[0], _at(self._all_clients[1], step)
 
     def _teachers(self, start: ClientInit) -> dict[str, tuple[Tree, Tree]]:
         with torch.no_grad():
@@ -193,6 +210,10 @@ class LiftedHooks:
         self._all_clients = None
         out: tuple[Tree, Tree] = self._apply_to_trees("finish", params)
         return out
+
+
+def _at(context: Context, step: int) -> Context:
+    return replace(context, step=step, random=replace(context.random, step=step))
 
 
 def _clients_last(tree: Tree) -> Tree:

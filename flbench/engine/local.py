@@ -54,6 +54,7 @@ def local_train(
     rates = _rates_of(task.each.get("lr", sgd.lr), params)
     notes, takes = [], []
     for step, (images, labels, sizes, key) in enumerate(batches):
+        lifted.begin(step)
         # Which clients (N,) take this step; None if all do.
         training = step < start.steps if isinstance(start.steps, Tensor) else None
         buffers_before = buffers if training is None else tmap(torch.clone, buffers)
@@ -85,6 +86,7 @@ def local_train(
             steps = _where(training, lifted.step(params, direction))
             _descend(weights, [steps[name] for name in names], rates)  # a method may give them another order
             buffers = _where(training, buffers, buffers_before)
+    lifted.begin(-1)
     with torch.no_grad():
         state, message = lifted.finish(params, buffers)
         every = zip(takes, gradient.losses(notes), strict=True)

@@ -24,9 +24,11 @@ from torch import Tensor
 
 from flbench.config.schedules import CONSTANT
 from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTask, Train, map_tensors
+from flbench.engine.hooks import CLIENT_HOOKS
 from flbench.engine.run import RoundInputs, Run
 from flbench.methods.base import ServerContext, Tree, overrides
 from flbench.sums import sum_in_order
+from flbench.tensor_streams import Random, client_keys, server_key
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,11 @@ class RunGroup:
     def all_steps(self) -> frozenset[int]:
         """The numbers of local steps that any client of any run takes."""
         return frozenset(steps for run in self.runs for steps in run.steps)
+
+    @cached_property
+    def has_client_hooks(self) -> bool:
+        """Whether the method changes the local training."""
+        return any(overrides(type(self.runs[0].method), hook) for hook in CLIENT_HOOKS)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -188,15 +195,17 @@ class RoundStart:
             shared = {**self.sent[part.run].x, **state.buffers}
             leaves = {name: leaf.expand(len(part), *leaf.shape) for name, leaf in shared.items()}
             leaves |= {name: leaf.index_select(0, cohort_n) for name, leaf in state.local.items()}
-            trees = {
+            trees: dict[str, Tree] = {
                 "params": {name: leaves[name] for name in run.setup.params},
                 "buffers": {name: leaves[name] for name in run.setup.buffers},
                 "state": {name: leaf.index_select(0, cohort_n) for name, leaf in state.states.items()},
-                "counts": {"counts_Y": run.counts_NY.index_select(0, cohort_n)},
+                "numbers": {"counts_Y": run.counts_NY.index_select(0, cohort_n)},
             }
+            if group.has_client_hooks:
+                trees["numbers"]["keys"] = client_keys(run.setup.seed, cohort_n, self.round_of(part.run))
             each.append(trees)
-        joined = {name: _cat([trees[name] for trees in each]) for name in each[0]}
-        counts_Y = joined.pop("counts")["counts_Y"]
+        joined: dict[str, Any] = {name: _cat([trees[name] for trees in each]) for name in each[0]}
+        numbers: dict[str, Any] = joined.pop("numbers")
         share, _, _, own_steps, relative_size = inputs.weights_5N[:, positions]
         for name in group.runs[0].shares:
             joined["buffers"][name] = share.to(group.dtype)
@@ -204,7 +213,7 @@ class RoundStart:
         known = set(inputs.steps_N[positions]) if inputs.steps_N is not None else group.all_steps
         # One number for all is plain: hooks then compute as for one client.
         steps = next(iter(known)) if len(known) == 1 else own_steps.to(group.dtype)
-        return ClientInit(**joined, velocity={}, counts_Y=counts_Y, steps=steps, relative_size=relative_size)
+        return ClientInit(**joined, **numbers, velocity={}, steps=steps, relative_size=relative_size)
 
     def _task(self, parts: Sequence[_Part], positions: slice, init: ClientInit) -> ClientTask:
         """What the participants of a chunk share, and what differs between those of several runs."""
@@ -296,7 +305,8 @@ class _Tally:
         changes, delta = _cat(self._changes) if self._changes else {}, self._delta
         if self._aggregates and state.x:
             delta = run.method.aggregate(changes, torch.cat(self._weights).to(run.setup.images.dtype))
-        context = ServerContext(run.cohort_size / len(run.rows), round, run.head)
+        random = Random(server_key(run.setup.seed, round))
+        context = ServerContext(run.cohort_size / len(run.rows), round, run.head, random)
         x, server = run.method.server_step(state.x, delta, self._message, state.server, context)
         loss_N = torch.cat(self._losses)
         # On a CPU from the first to the last, as ``add_weighted`` adds.

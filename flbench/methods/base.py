@@ -26,12 +26,13 @@ This module does not import torch: trees are only combined by their own arithmet
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from flbench.registry import METHODS, Component
+from flbench.tensor_streams import Random
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -88,6 +89,8 @@ class Context:
         round: number of the round, from 0; a 0-d tensor where the round is recorded or shared with other runs.
         head: name of the head's weight (Y, D); empty if the network has no head that flbench can find.
         buffers: the client's buffers at the start of the round; in ``finish`` after the last local step.
+        step: number of the local step, from 0; -1 outside of the steps (``teachers``, ``finish``).
+        random: random numbers of the client, the round and the step; elementwise hooks may use it.
     """
 
     x: Tree
@@ -100,6 +103,8 @@ class Context:
     round: Any
     head: str
     buffers: Tree
+    step: int = -1
+    random: Random = field(default_factory=Random)
 
     def norm(self, tree: Tree) -> Any:
         """Return the Euclidean norm of a tree of this client, over all of its leaves; elementwise hooks may use it."""
@@ -114,11 +119,13 @@ class ServerContext:
     Attributes:
         participation: |S| / N.
         round, head: as in ``Context``.
+        random: random numbers of the round.
     """
 
     participation: float
     round: Any
     head: str
+    random: Random = field(default_factory=Random)
 
 
 @METHODS.register("fedavg")

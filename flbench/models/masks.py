@@ -1,8 +1,7 @@
 """Dropout whose masks are functions of a key, so that every executor, device and resumed run has the same masks.
 
 The engine puts a key (int64, 0-d) into each layer at every local step: of the run's seed, the client, the round, the
-step (``flbench.streams``) and the layer's name. A mask is SplitMix64 (Steele et al. 2014) seeded with the key, in
-tensor operations on integers: the same bits alone, mapped over clients by ``vmap``, and on a GPU.
+step (``flbench.streams``) and the layer's name. A mask is what ``flbench.tensor_streams`` generates from it.
 
 Shape suffixes: B batch, L target and S source positions, D width.
 """
@@ -15,9 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flbench.streams import code
-
-#: Odd number next to 2**64 over the golden ratio, and the factors of SplitMix64, as int64.
-_STEP, _FIRST, _SECOND = (value - 2**64 for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+from flbench.tensor_streams import generated, mixed, shifted
 
 #: Of SELU, with which alpha dropout keeps mean and variance.
 _ALPHA = 1.7580993408473766
@@ -31,10 +28,9 @@ class Masked(nn.Module):
     def keeps(self, shape: tuple[int, ...], p: float, device: torch.device) -> Tensor:
         """Return which elements are kept, each with probability 1 - p."""
         key = self.mask_key.to(device)
-        self.mask_key = _mixed(key + 1)
-        count = torch.Size(shape).numel()
-        bits = _mixed(_mixed(key) + _STEP * torch.arange(1, count + 1, device=device))
-        return (_shifted(bits, 11) >= int(p * 2**53)).view(shape)
+        self.mask_key = mixed(key + 1)
+        bits = generated(key, torch.Size(shape).numel())
+        return (shifted(bits, 11) >= int(p * 2**53)).view(shape)
 
 
 def mask_keys(network: nn.Module) -> dict[str, int]:
@@ -48,17 +44,6 @@ def is_masked(module: nn.Module) -> bool:
     if isinstance(module, nn.MultiheadAttention):
         return isinstance(module, Masked) and module.dropout > 0
     return isinstance(module, Masked)
-
-
-def _shifted(bits: Tensor, by: int) -> Tensor:
-    """The logical shift to the right; that of int64 keeps the sign."""
-    return (bits >> by) & ((1 << (64 - by)) - 1)
-
-
-def _mixed(bits: Tensor) -> Tensor:
-    bits = (bits ^ _shifted(bits, 30)) * _FIRST
-    bits = (bits ^ _shifted(bits, 27)) * _SECOND
-    return bits ^ _shifted(bits, 31)
 
 
 class _Dropout(Masked):
