@@ -179,6 +179,26 @@ class NoisyElementwise(Noisy):
 
 
 @dataclass(frozen=True)
+class Phased(Method):
+    """The head alone moves in the first half of the steps, then the body, at rates of their own."""
+
+    share: float = 0.5
+
+    def rates(self, name: str, ctx: Context) -> float | Tensor:
+        if name.startswith("trunk.dense2"):
+            return 0.5 if ctx.step else 0
+        body = ctx.step >= self.share * ctx.steps  # a tensor where steps or shares differ between clients
+        return body == name.startswith("trunk")
+
+
+@dataclass(frozen=True)
+class PhasedElementwise(Phased):
+    """The same for all clients of a stack."""
+
+    elementwise: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class Everything(Taught, Sharp, Median, Ahead, Smoothed):
     """All hooks at once."""
 
@@ -194,7 +214,8 @@ class Everything(Taught, Sharp, Median, Ahead, Smoothed):
 
 METHODS: list[Method] = [
     Taught(), Sharp(), Median(), Ahead(), Averaged(), Decaying(), DecayingElementwise(), Smoothed(),
-    Stepping(), SteppingElementwise(), Noisy(), NoisyElementwise(), Everything(),
+    Stepping(), SteppingElementwise(), Noisy(), NoisyElementwise(),
+    Phased(), PhasedElementwise(), Everything(),
 ]  # fmt: skip
 
 #: For each method a field of which runs trained together have different values.
@@ -208,6 +229,8 @@ FIELDS = {
     SteppingElementwise: "mu",
     Noisy: "noise",
     NoisyElementwise: "noise",
+    Phased: "share",
+    PhasedElementwise: "share",
 }
 
 

@@ -185,6 +185,14 @@ def _aggregate(value: Any, changes_n: Tree, weights_n: Tensor) -> str | None:
     return _like(value, {name: leaf[0] for name, leaf in changes_n.items()})
 
 
+def _rates(value: Any, name: str, ctx: Context) -> str | None:
+    size = ctx.relative_size
+    shapes = ((), size.shape) if isinstance(size, Tensor) else ((),)
+    if value.shape in shapes if isinstance(value, Tensor) else isinstance(value, Real) and float(value) >= 0:
+        return None
+    return f"{_what(value)}; expected a factor of the rate of {name!r}, a number from 0 or a tensor of shape ()"
+
+
 def _finish(value: Any, w: Tree, ctx: Context) -> str | None:
     if problem := _pair(value, "client's next state", "message to the server"):
         return problem
@@ -245,6 +253,7 @@ _CHECKS: dict[str, Callable[..., str | None]] = {
     "perturbed": _like_first,
     "direction": _like_first,
     "step": _like_first,
+    "rates": _rates,
     "finish": _finish,
     "delta_weights": _weights,
     "message_weights": _weights,

@@ -5,7 +5,7 @@ Shape suffixes: N clients (absent for one), B batch, Y classes, D features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flbench.engine.clients import ClientInit, ClientTask
+from flbench.engine.phases import Factor, Phase
 from flbench.errors import UserError
 from flbench.methods.base import Batch, Context, Method, Outputs, Tree, overrides
 from flbench.models.layers import at_least_float
@@ -43,7 +44,10 @@ def mean_over_batch(each_NB: Tensor, sizes: Tensor | None) -> Tensor:
 
 
 #: The hooks that are applied to one client or mapped over a stack.
-CLIENT_HOOKS = ("teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "finish")
+CLIENT_HOOKS = ("teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "rates", "finish")
+
+#: The phase in which all parameters move.
+_WHOLE = Phase({})
 
 
 class _StackContext(Context):
@@ -125,18 +129,20 @@ class LiftedHooks:
         """The same for a hook that may be elementwise: of a stack it sees all clients, along the last axis."""
         if not (self._method.elementwise and self._stacked):
             return self._apply(hook, *trees)
-        if self._all_clients is None:
-            self._all_clients = self._context_of_all()
-        out = getattr(self._all_clients[0], hook)(*map(_clients_last, trees), self._all_clients[1])
+        method, context = self._of_all()
+        out = getattr(method, hook)(*map(_clients_last, trees), context)
         return _clients_first(out) if isinstance(out, dict) else tuple(map(_clients_first, out))
 
-    def _context_of_all(self) -> tuple[Method, Context]:
+    def _of_all(self) -> tuple[Method, Context]:
         """Method and context of a whole stack: numbers of each client (N,) broadcast along the last axis of leaves."""
+        if self._all_clients is not None:
+            return self._all_clients
         context = {each.name: getattr(self._context, each.name) for each in fields(Context)}
         for name in ("x", "server", "client", "buffers"):
             shared = {key: leaf.unsqueeze(-1) for key, leaf in context[name].items()}
             context[name] = _clients_last(context[name]) if name in self._own_context else shared
-        return replace(self._method, **self._hyperparameters), _StackContext(**context)
+        self._all_clients = replace(self._method, **self._hyperparameters), _StackContext(**context)
+        return self._all_clients
 
     def begin(self, step: int) -> None:
         """Set the number of the local step that the hooks see; -1 after the last."""
@@ -200,6 +206,27 @@ class LiftedHooks:
             return moved
         out: Tree = self._apply_to_trees("step", params, moved)
         return out
+
+    def phase(self, names: Sequence[str]) -> Phase:
+        """Return how far each parameter moves in this step, by default at the round's rate."""
+        if "rates" not in self._own:
+            return _WHOLE
+        if self._stacked and not self._method.elementwise:
+            return Phase(self._mapped_rates(names))
+        method, context = (self._method, self._context) if not self._stacked else self._of_all()
+        return Phase({name: method.rates(name, context) for name in names})
+
+    def _mapped_rates(self, names: Sequence[str]) -> dict[str, Factor]:
+        """The factors of a stack: numbers stay numbers, which vmap would make tensors."""
+        numbers: dict[str, Factor] = {}
+
+        def one_client(own: dict[str, Any], hyperparameters: dict[str, Any]) -> Tree:
+            method, context = replace(self._method, **hyperparameters), self._context_of(own)
+            every = {name: method.rates(name, context) for name in names}
+            numbers.update({name: value for name, value in every.items() if not isinstance(value, Tensor)})
+            return {name: value for name, value in every.items() if isinstance(value, Tensor)}
+
+        return {**self._lift(one_client)(self._own_context, self._hyperparameters), **numbers}
 
     def finish(self, params: Tree, buffers: Tree) -> tuple[Tree, Tree]:
         """Return the next state and the message, after the last step."""

@@ -52,6 +52,7 @@ def local_train(
     gradient = gradient_of(passes, lifted, task.autocast)
     gradient_there = gradient_of(passes, lifted, task.autocast) if lifted.perturbs else None
     rates = _rates_of(task.each.get("lr", sgd.lr), params)
+    taken: int | Tree = 0  # steps, each parameter's where they differ
     notes, takes = [], []
     for step, (images, labels, sizes, key) in enumerate(batches):
         lifted.begin(step)
@@ -62,7 +63,9 @@ def local_train(
         seen = {**buffers, **frozen} if frozen else buffers
         if key is not None:
             seen = {**seen, **{name: key ^ number for name, number in passes.mask_keys.items()}}
+        phase = lifted.phase(names)
         note, grads = gradient(params, seen, *batch)
+        grads = phase.of_gradient(grads)
         notes.append(note)
         takes.append(training)
         if gradient_there is not None:
@@ -70,6 +73,7 @@ def local_train(
                 there = lifted.perturbed(params, grads)
             there = {name: there[name] for name in names}  # a method may give them another order
             _, grads = gradient_there(there, tmap(torch.clone, seen), *batch)
+            grads = phase.of_gradient(grads)
         with torch.no_grad():
             weights = list(params.values())
             if sgd.clips:
@@ -81,9 +85,10 @@ def local_train(
             if sgd.has_state:
                 # The first direction becomes the state; weights and gradients are overwritten.
                 direction = direction if velocity else tmap(torch.clone, direction)
-                direction, moved = sgd.advance(direction, velocity, params, step)
-                velocity = _where(training, moved, velocity)
-            steps = _where(training, lifted.step(params, direction))
+                taken = phase.counted(taken, params)
+                direction, moved = sgd.advance(direction, velocity, params, taken)
+                velocity = _where(training, phase.of_state(moved, velocity), velocity)
+            steps = _where(training, phase.of_step(lifted.step(params, direction)))
             _descend(weights, [steps[name] for name in names], rates)  # a method may give them another order
             buffers = _where(training, buffers, buffers_before)
     lifted.begin(-1)

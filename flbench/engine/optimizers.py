@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flbench.config.schedules import CONSTANT, rate_factor
+from flbench.engine.phases import aligned
 from flbench.methods.base import Tree
 
 #: Decay rates and epsilon of Adam, the defaults of torch.
@@ -70,14 +71,14 @@ class Sgd:
             grads = unitwise_clipped(grads, w, self.agc, head)
         return grads if self.clip_norm is None else clipped(grads, self.clip_norm)
 
-    def advance(self, direction: Tree, state: Tree, w: Tree, step: int) -> tuple[Tree, Tree]:
+    def advance(self, direction: Tree, state: Tree, w: Tree, taken: int | Tree) -> tuple[Tree, Tree]:
         """Return what is subtracted from the weights ``w`` at the learning rate 1, and the next state.
 
         Args:
             direction: the method's direction.
             state: the velocity, empty for zero.
             w: the weights.
-            step: steps taken with this state, not counting this one.
+            taken: steps taken with this state, this one among them; each parameter's, 0-d or (N,), where they differ.
         """
         moved = {name: self.momentum * state[name] + leaf for name, leaf in direction.items()} if state else direction
         if self.nesterov:
@@ -104,7 +105,7 @@ class Adam(Sgd):
         """Nothing for AdamW, which shrinks the weights themselves."""
         return 0.0 if self.decoupled else self.weight_decay
 
-    def advance(self, direction: Tree, state: Tree, w: Tree, step: int) -> tuple[Tree, Tree]:
+    def advance(self, direction: Tree, state: Tree, w: Tree, taken: int | Tree) -> tuple[Tree, Tree]:
         """Return the first moment over the root of the second, both without bias, and the moments."""
         beta1, beta2 = BETAS
         out: Tree = {}
@@ -114,8 +115,9 @@ class Adam(Sgd):
             if state:
                 first, second = beta1 * state[f"first/{name}"] + first, beta2 * state[f"second/{name}"] + second
             after |= {f"first/{name}": first, f"second/{name}": second}
-            unbiased = (second / (1 - beta2 ** (step + 1))).sqrt()
-            out[name] = first / (1 - beta1 ** (step + 1)) / (unbiased + EPS)
+            count = taken if isinstance(taken, int) else aligned(taken[name], leaf)
+            unbiased = (second / (1 - beta2**count)).sqrt()
+            out[name] = first / (1 - beta1**count) / (unbiased + EPS)
             if self.decoupled and self.weight_decay:
                 out[name] = out[name] + self.weight_decay * w[name]
         return out, after

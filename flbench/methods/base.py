@@ -137,8 +137,8 @@ class Method(Component):
     equation: ClassVar[str] = "x <- x + server_lr sum_k m_k/m (w_k - x)"
     source: ClassVar[str] = "@mcmahan2017fedavg, Algorithm 1"
 
-    #: Whether ``perturbed``, ``direction``, ``step`` and ``finish`` combine leaves element by element only, with
-    #: ``ctx.norm`` and numbers of the context but without ``counts_Y``. They are then called once for a stack of
+    #: Whether ``perturbed``, ``direction``, ``step``, ``rates`` and ``finish`` combine leaves element by element only,
+    #: with ``ctx.norm`` and numbers of the context but without ``counts_Y``. They are then called once for a stack of
     #: clients, which is the last axis of all leaves. Anything else is mapped over the clients, which costs more.
     elementwise: ClassVar[bool] = False
 
@@ -235,6 +235,10 @@ class Method(Component):
     def step(self, w: Tree, moved: Tree, ctx: Context) -> Tree:
         """Return what is subtracted from ``w`` at the learning rate 1, from the direction after momentum or Adam."""
         return moved
+
+    def rates(self, name: str, ctx: Context) -> float | Tensor:
+        """Return the factor of the learning rate of a parameter in this step; at 0 its optimizer stands still, too."""
+        return 1.0
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Return the client's next state and its message to the server, after the last local step at ``w``."""

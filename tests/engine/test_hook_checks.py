@@ -68,6 +68,9 @@ class Every(Method):
     def step(self, w: Tree, moved: Tree, ctx: Context) -> Tree:
         return dict(reversed(moved.items()))
 
+    def rates(self, name: str, ctx: Context) -> Any:
+        return ctx.relative_size if name == "head.weight" else True
+
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         return tmap(lambda old, new: new, ctx.client, w), {"sum": sum(leaf.sum() for leaf in w.values())}
 
@@ -185,6 +188,8 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("direction", lambda self, w, g, ctx: [*g.values()], "returned a list of 3; expected a dict"),
     ("direction", lambda self, w, g, ctx: tmap(lambda leaf: leaf.float(), g), "and torch.float32 as 'trunk.dense1.w"),
     ("step", lambda self, w, moved, ctx: {}, "returned no 'head.weight'; expected the names 'trunk"),
+    ("rates", lambda self, name, ctx: -0.1, "-0.1; expected a factor of the rate of 'trunk.dense1.weight', a numb"),
+    ("rates", lambda self, name, ctx: ctx.counts_Y, "of shape (3,); expected a factor of the rate of 'trunk.den"),
     ("finish", lambda self, w, ctx: ctx.client, "dict; expected a pair: (the client's next state, the message to the"),
     ("finish", lambda self, w, ctx: (w, {}, {}), "returned a tuple of 3; expected a pair: (the client's next state, "),
     ("finish", lambda self, w, ctx: ({}, {}), "in the client's state; expected the names 'trunk.dense1.weight', 'tru"),
