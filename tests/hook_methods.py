@@ -50,7 +50,7 @@ class Sharp(Method):
 class Median(Method):
     """The coordinates' median of the clients' changes."""
 
-    def aggregate(self, changes_n: Tree, weights_n: Tensor) -> Tree:
+    def aggregate(self, changes_n: Tree, weights_n: Tensor, ctx: ServerContext) -> Tree:
         return tmap(lambda leaf: leaf.median(0).values, changes_n)
 
 

@@ -14,7 +14,7 @@ from flbench import execution
 from flbench.config import Experiment, parse_experiment
 from flbench.engine import executors
 from flbench.engine.federated import FederatedTrainer
-from flbench.methods.base import Context, Method, ServerContext, Tree, tmap
+from flbench.methods.base import Cohort, Context, Method, ServerContext, Tree, tmap
 from flbench.registry import METHODS
 from flbench.store import Lease, Plan, Store
 from flbench.worker import Options, group_key, load_engine, work
@@ -188,8 +188,8 @@ class Largest(Method):
         least = flat.topk(max(1, int(flat.numel() * self.share))).values[-1]
         return ctx.client, tmap(lambda leaf: torch.where(leaf.abs() >= least, leaf, 0), change)
 
-    def message_weights(self, share: Sequence[float]) -> Sequence[float]:
-        return share
+    def message_weights(self, cohort: Cohort) -> Sequence[float]:
+        return cohort.share
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         return tmap(lambda a, m: a + self.server_lr * m, x, message), state

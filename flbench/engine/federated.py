@@ -56,9 +56,8 @@ class FederatedTrainer(Trainer):
         super().__init__(setup)
         self.drawing = f"method {method.label()}, or a layer of the network,"
         method, count = checked(method), len(shards.train)
-        labels = setup.images.train_labels_M.cpu()
-        counts = [torch.bincount(labels[torch.from_numpy(r)], minlength=setup.images.classes) for r in shards.train]
-        counts_NY = torch.stack(counts).to(self.device)
+        labels = setup.images.train_labels_M.cpu().numpy()
+        counts = np.stack([np.bincount(labels[rows], minlength=setup.images.classes) for rows in shards.train])
         size, head = cohort_size(count, participation), head_weight(network)
         frozen = frozen_names(network)
         if method.trains_head and head in frozen:
@@ -70,7 +69,8 @@ class FederatedTrainer(Trainer):
             shards.train,
             steps,
             size,
-            counts_NY,
+            torch.from_numpy(counts).to(self.device),
+            counts,
             head,
             frozen,
             constants,

@@ -7,7 +7,7 @@ every client of a stack.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from numbers import Real
@@ -19,7 +19,7 @@ from torch import Tensor
 from flbench.engine.randomness import generator_states, moved
 from flbench.errors import PROCESS_ENDS, UserError, out_of_memory
 from flbench.messages import hook_at, reason
-from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, overrides
+from flbench.methods.base import Batch, Cohort, Context, Method, ServerContext, Tree, overrides
 
 _TREE = "a dict of tensors by name"
 
@@ -181,7 +181,7 @@ def _like_first(value: Any, first: Tree, *_: Any) -> str | None:
     return _like(value, first)
 
 
-def _aggregate(value: Any, changes_n: Tree, weights_n: Tensor) -> str | None:
+def _aggregate(value: Any, changes_n: Tree, weights_n: Tensor, ctx: ServerContext) -> str | None:
     return _like(value, {name: leaf[0] for name, leaf in changes_n.items()})
 
 
@@ -222,11 +222,12 @@ def _server_step(value: Any, x: Tree, delta: Tree, message: Tree, state: Tree, c
     )
 
 
-def _weights(value: Any, share: Sequence[float], *_: Any) -> str | None:
-    expected = f"{len(share)} numbers, one for each participant"
+def _weights(value: Any, cohort: Cohort) -> str | None:
+    count = len(cohort.share)
+    expected = f"{count} numbers, one for each participant"
     if not hasattr(value, "__len__") or not hasattr(value, "__iter__"):
         return f"{_what(value)}; expected {expected}"
-    if len(value) != len(share):
+    if len(value) != count:
         return f"{len(value)} values; expected {expected}"
     wrong = [each for each in value if not isinstance(each, Real)]
     return f"{_what(wrong[0])} among its values; expected {expected}" if wrong else None

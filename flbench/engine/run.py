@@ -24,7 +24,7 @@ from flbench.engine.cuda_graph import Recorder
 from flbench.engine.device_data import ClientBatches, DeviceData, on_device, side_by_side
 from flbench.engine.executors import Executor
 from flbench.engine.optimizers import Sgd
-from flbench.methods.base import Method, Tree
+from flbench.methods.base import Cohort, Method, Tree
 from flbench.models.network import BufferUpdate
 from flbench.streams import stream
 
@@ -72,7 +72,7 @@ class Run:
         method: the federated method.
         rows: the training rows of each client. ``steps``: its local steps in a round.
         cohort_size: participants of a round.
-        counts_NY: training samples of each client by class, of all clients.
+        counts_NY: training samples of each client by class, of all clients. ``counts``: the same on the host.
         head: name of the head's weight.
         frozen: names of what never changes and no method sees (``models.frozen``).
         constants: names of the buffers that clients do not change, those in ``frozen`` among them. ``shares``: of those
@@ -86,6 +86,7 @@ class Run:
     steps: Sequence[int]
     cohort_size: int
     counts_NY: Tensor
+    counts: Rows
     head: str
     frozen: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
@@ -126,10 +127,11 @@ class Run:
         sizes, steps = [len(self.rows[client]) for client in cohort], [self.steps[client] for client in cohort]
         total = sum(sizes)  # exact: whole numbers
         share = [size / total for size in sizes]
-        deltas = self.method.delta_weights(share, steps, self.setup.sgd.momentum)
+        seen = Cohort(share, steps, self.counts[cohort], self.setup.sgd.momentum)
+        deltas, messages = self.method.delta_weights(seen), self.method.message_weights(seen)
         mean = sum(map(len, self.rows)) / len(self.rows)  # exact: whole numbers
         relative = [size / mean for size in sizes]
-        return np.array([share, deltas, self.method.message_weights(share), steps, relative], dtype=np.float64)
+        return np.array([share, deltas, messages, steps, relative], dtype=np.float64)
 
 
 #: The tensors of ``RoundInputs`` with a number for each participant.

@@ -13,7 +13,7 @@ Shape suffixes: N participants of all runs, n those of a chunk (or of one run's 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import isfinite
 from operator import itemgetter
@@ -266,7 +266,7 @@ class _Tally:
         self._run, self._state, self._sent, self._keep = run, state, sent, keep_clients
         self._aggregates = overrides(type(run.method), "aggregate")
         self._changes: list[Tree] = []
-        self._weights: list[Tensor] = []
+        self._gathered: list[Tree] = []
         self._delta = {name: torch.zeros_like(leaf) for name, leaf in state.x.items()}
         moving = {name: leaf for name, leaf in state.buffers.items() if name not in run.constants}
         self._buffers = {name: torch.zeros_like(leaf) for name, leaf in moving.items() if is_averaged(leaf)}
@@ -285,7 +285,9 @@ class _Tally:
         if self._keep or self._aggregates:
             self._changes.append(changes)
         if self._aggregates:
-            self._weights.append(of_delta)
+            counts_nY = self._run.counts_NY.index_select(0, cohort_n)
+            seen = {"weights": of_delta, "losses": result.loss, "counts": counts_nY}
+            self._gathered.append(seen | {f"message/{name}": leaf for name, leaf in result.message.items()})
         else:
             add_weighted(self._delta, changes, of_delta)
         add_weighted(self._buffers, result.buffers, share)
@@ -303,10 +305,13 @@ class _Tally:
         """Take the server's step."""
         state, run = self._state, self._run
         changes, delta = _cat(self._changes) if self._changes else {}, self._delta
-        if self._aggregates and state.x:
-            delta = run.method.aggregate(changes, torch.cat(self._weights).to(run.setup.images.dtype))
         random = Random(server_key(run.setup.seed, round))
-        context = ServerContext(run.cohort_size / len(run.rows), round, run.head, random)
+        context = ServerContext(run.cohort_size / len(run.rows), round, run.head, random, self._sent.x)
+        if self._aggregates and state.x:
+            seen = _cat(self._gathered)
+            messages = {name: seen[f"message/{name}"] for name in self._message}
+            context = replace(context, losses_n=seen["losses"], counts_nY=seen["counts"], messages_n=messages)
+            delta = run.method.aggregate(changes, seen["weights"].to(run.setup.images.dtype), context)
         x, server = run.method.server_step(state.x, delta, self._message, state.server, context)
         loss_N = torch.cat(self._losses)
         # On a CPU from the first to the last, as ``add_weighted`` adds.

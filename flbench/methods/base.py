@@ -35,6 +35,8 @@ from flbench.registry import METHODS, Component
 from flbench.tensor_streams import Random
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from flbench.config import Federated
@@ -113,19 +115,35 @@ class Context:
 
 
 @dataclass(frozen=True)
+class Cohort:
+    """A round's participants, ascending: m_k / sum_j m_j, local steps, label counts (n, Y); and local momentum."""
+
+    share: Sequence[float]
+    steps: Sequence[int]
+    counts: NDArray[np.int64]
+    momentum: float
+
+
+@dataclass(frozen=True)
 class ServerContext:
     """What the server has at the end of a round.
 
     Attributes:
         participation: |S| / N.
-        round, head: as in ``Context``.
+        round, head: as in ``Context``. ``x``: where clients started, as broadcast.
         random: random numbers of the round.
+        losses_n, counts_nY, messages_n: for a method with its own ``aggregate``, the participants' mean training
+            losses, label counts, and messages of ``finish`` along the first axis; all in the order of ``changes_n``.
     """
 
     participation: float
     round: Any
     head: str
     random: Random = field(default_factory=Random)
+    x: Any = None
+    losses_n: Any = None
+    counts_nY: Any = None
+    messages_n: Any = None
 
 
 @METHODS.register("fedavg")
@@ -244,20 +262,21 @@ class Method(Component):
         """Return the client's next state and its message to the server, after the last local step at ``w``."""
         return ctx.client, {}
 
-    def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
-        """Return the weight of each participant's change, from its share of the samples, its steps and momentum."""
-        return share
+    def delta_weights(self, cohort: Cohort) -> Sequence[float]:
+        """Return the weight of each participant's change; they need not add up to 1."""
+        return cohort.share
 
-    def message_weights(self, share: Sequence[float]) -> Sequence[float]:
+    def message_weights(self, cohort: Cohort) -> Sequence[float]:
         """Return the weight of each participant's message."""
-        return [1 / len(share)] * len(share)
+        return [1 / len(cohort.share)] * len(cohort.share)
 
-    def aggregate(self, changes_n: Tree, weights_n: Tensor) -> Tree:
+    def aggregate(self, changes_n: Tree, weights_n: Tensor, ctx: ServerContext) -> Tree:
         """Return delta, by default the weighted sum, which the engine computes without holding all changes in memory.
 
         Args:
             changes_n: w_k - x0 of all participants, along the first axis, ascending.
             weights_n: their ``delta_weights``.
+            ctx: with their losses, label counts and messages.
 
         Returns:
             A tree like one participant's change.

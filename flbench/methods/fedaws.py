@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from flbench.methods.base import Batch, Context, Method, ServerContext, Tree
+from flbench.methods.base import Batch, Cohort, Context, Method, ServerContext, Tree
 from flbench.registry import METHODS
 
 
@@ -48,9 +48,9 @@ class FedAwS(Method):
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         return ctx.client, {"held": (ctx.counts_Y > 0).to(w[ctx.head].dtype)}
 
-    def message_weights(self, share: Sequence[float]) -> Sequence[float]:
+    def message_weights(self, cohort: Cohort) -> Sequence[float]:
         """Weigh by samples: the message becomes the share of the holders of each class."""
-        return share
+        return cohort.share
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         rows_YD = delta[ctx.head] / message["held"].clamp_min(1e-12)[:, None]

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from flbench.methods.base import Context, Method, ServerContext, Tree, tmap
+from flbench.methods.base import Cohort, Context, Method, ServerContext, Tree, tmap
 from flbench.registry import METHODS
 
 
@@ -50,9 +50,9 @@ class FedCM(Method):
         """Return the mean step of the round, in units of the learning rate, as the message."""
         return ctx.client, tmap(lambda x, w: (x - w) / ctx.steps / ctx.lr, ctx.x, w)
 
-    def message_weights(self, share: Sequence[float]) -> Sequence[float]:
+    def message_weights(self, cohort: Cohort) -> Sequence[float]:
         """Weigh steps as FedAvg weighs changes."""
-        return share
+        return cohort.share
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         return super().server_step(x, delta, message, state, ctx)[0], message

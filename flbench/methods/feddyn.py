@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from flbench.methods.base import Context, Method, ServerContext, Tree, tmap
+from flbench.methods.base import Cohort, Context, Method, ServerContext, Tree, tmap
 from flbench.registry import METHODS
 
 
@@ -48,9 +48,9 @@ class FedDyn(Method):
         """Move c_k by the round's change; the server has the change already."""
         return tmap(lambda c, w, x: c + (w - x), ctx.client, w, ctx.x), {}
 
-    def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
+    def delta_weights(self, cohort: Cohort) -> Sequence[float]:
         """Return equal weights: the samples are in alpha_k."""
-        return [1 / len(share)] * len(share)
+        return [1 / len(cohort.share)] * len(cohort.share)
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         """Move h by the participants' part of the mean change of all clients, and add it."""

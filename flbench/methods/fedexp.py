@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from flbench.methods.base import Context, Method, ServerContext, Tree, tmap
+from flbench.methods.base import Cohort, Context, Method, ServerContext, Tree, tmap
 from flbench.registry import METHODS
 
 
@@ -41,9 +41,9 @@ class FedExP(Method):
         squared: Any = sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())  # exact: tensors
         return ctx.client, {"squared": squared}
 
-    def message_weights(self, share: Sequence[float]) -> Sequence[float]:
+    def message_weights(self, cohort: Cohort) -> Sequence[float]:
         """Weigh lengths as FedAvg weighs changes."""
-        return share
+        return cohort.share
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         of_mean: Any = sum((d**2).sum() for d in delta.values())  # exact: tensors

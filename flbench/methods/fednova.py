@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from flbench.methods.base import Method
+from flbench.methods.base import Cohort, Method
 from flbench.registry import METHODS
 from flbench.sums import sum_in_order
 
@@ -35,7 +35,8 @@ class FedNova(Method):
         """Return FedAvg where all clients take the same number of steps."""
         return self if experiment.local_steps is None else Method(self.server_lr)
 
-    def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
-        a = [(k - momentum * (1 - momentum**k) / (1 - momentum)) / (1 - momentum) for k in steps]
+    def delta_weights(self, cohort: Cohort) -> Sequence[float]:
+        share, momentum = cohort.share, cohort.momentum
+        a = [(k - momentum * (1 - momentum**k) / (1 - momentum)) / (1 - momentum) for k in cohort.steps]
         effective = sum_in_order(p * a_k for p, a_k in zip(share, a, strict=True))
         return [p * effective / a_k for p, a_k in zip(share, a, strict=True)]

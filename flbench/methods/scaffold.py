@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from flbench.methods.base import Context, Method, ServerContext, Tree, Variant, tmap
+from flbench.methods.base import Cohort, Context, Method, ServerContext, Tree, Variant, tmap
 from flbench.registry import METHODS
 
 #: Variants that correct the step after momentum instead of the gradient.
@@ -75,11 +75,11 @@ class Scaffold(Method):
         new = tmap(lambda ci, c, x, w: ci - c + (x - w) / ctx.steps / ctx.lr, ctx.client, ctx.server, ctx.x, w)
         return new, tmap(lambda after, before: after - before, new, ctx.client)
 
-    def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
-        return [1 / len(share)] * len(share) if self.variant == "original" else share
+    def delta_weights(self, cohort: Cohort) -> Sequence[float]:
+        return [1 / len(cohort.share)] * len(cohort.share) if self.variant == "original" else cohort.share
 
-    def message_weights(self, share: Sequence[float]) -> Sequence[float]:
-        return share if self.variant in ("code", "flower") else super().message_weights(share)
+    def message_weights(self, cohort: Cohort) -> Sequence[float]:
+        return cohort.share if self.variant in ("code", "flower") else super().message_weights(cohort)
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         """Take FedAvg's step, and move c by the participants' share of the mean change."""

@@ -153,9 +153,9 @@ def test_every_hook_sees_only_what_trains() -> None:
             note(w, ctx.x, ctx.buffers)
             return {}, {}
 
-        def aggregate(self, changes_n: Tree, weights_n: Tensor) -> Tree:
+        def aggregate(self, changes_n: Tree, weights_n: Tensor, ctx: ServerContext) -> Tree:
             note(changes_n)
-            return super().aggregate(changes_n, weights_n)
+            return super().aggregate(changes_n, weights_n, ctx)
 
         def server_step(
             self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext

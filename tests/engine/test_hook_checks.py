@@ -74,17 +74,17 @@ class Every(Method):
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         return tmap(lambda old, new: new, ctx.client, w), {"sum": sum(leaf.sum() for leaf in w.values())}
 
-    def delta_weights(self, share: Any, steps: Any, momentum: float) -> Any:
-        return tuple(share)
+    def delta_weights(self, cohort: Any) -> Any:
+        return tuple(cohort.share)
 
-    def message_weights(self, share: Any) -> Any:
-        return [1] * len(share)
+    def message_weights(self, cohort: Any) -> Any:
+        return [1] * len(cohort.share)
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> Any:
         return [tmap(lambda a, d: a + d * float("nan"), x, delta), {"c": state["c"] + message["sum"]}]
 
-    def aggregate(self, changes_n: Tree, weights_n: Any) -> Any:
-        return dict(reversed(super().aggregate(changes_n, weights_n).items()))
+    def aggregate(self, changes_n: Tree, weights_n: Any, ctx: Any) -> Any:
+        return dict(reversed(super().aggregate(changes_n, weights_n, ctx).items()))
 
     def evaluated(self, x: Tree, state: Tree) -> Any:
         return dict(reversed(x.items()))
@@ -176,8 +176,8 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("loss", lambda self, w, batch, ctx: 0.5, "returned 0.5; expected a tensor of shape ()"),
     ("perturbed", lambda self, w, g, ctx: {}, "returned no 'head.weight'; expected the names 'trunk"),
     ("perturbed", lambda self, w, *_: tmap(lambda leaf: leaf[0], w), "as 'trunk.dense1.weight'; expected a tensor of"),
-    ("aggregate", lambda self, changes, weights: changes, "'trunk.dense2.weight'; expected a tensor of shape (6, 8)"),
-    ("aggregate", lambda self, changes, weights: {}, "returned no 'trunk.dense1.weight'; expected the names"),
+    ("aggregate", lambda self, changes, *_: changes, "'trunk.dense2.weight'; expected a tensor of shape (6, 8)"),
+    ("aggregate", lambda self, *_: {}, "returned no 'trunk.dense1.weight'; expected the names"),
     ("evaluated", lambda self, x, state: state, "returned no 'trunk.dense1.weight'; expected the names"),
     ("logits", lambda self, z, ctx: z.argmax(-1), "returned a tensor of shape (5,); expected a tensor of shape (5, 3)"),
     ("logits", lambda self, z, ctx: {}, "returned dict; expected a tensor of shape (5, 3), that of its first argument"),
@@ -196,10 +196,10 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("finish", lambda self, w, ctx: (ctx.client, None), "returned None in the message; expected a dict of tensors by"),
     ("finish", lambda self, w, ctx: (ctx.client, {"n": ctx.counts_Y}), "as 'n' in the message; expected floating-poin"),
     ("finish", lambda self, w, ctx: (tmap(lambda leaf: leaf.sum(), ctx.client), {}), "in the client's state; expected"),
-    ("delta_weights", lambda self, share, *_: share[1:], "returned 2 values; expected 3 numbers, one for each"),
+    ("delta_weights", lambda self, cohort: cohort.share[1:], "returned 2 values; expected 3 numbers, one for each"),
     ("delta_weights", lambda self, *_: 1.0, "returned 1.0; expected 3 numbers, one for each participant"),
-    ("message_weights", lambda self, share: ["a"] * 3, "returned 'a' among its values; expected 3 numbers"),
-    ("message_weights", lambda self, share: torch.ones(3), "a tensor of shape () among its values; expected 3 numbers"),
+    ("message_weights", lambda self, cohort: ["a"] * 3, "returned 'a' among its values; expected 3 numbers"),
+    ("message_weights", lambda self, _: torch.ones(3), "a tensor of shape () among its values; expected 3 numbers"),
     ("server_step", lambda self, x, *_: x, "expected a pair: (the server's next parameters, the server's next state)"),
     ("server_step", lambda self, x, d, m, state, ctx: ({}, state), "returned no 'trunk.dense1.weight' in the par"),
     ("server_step", lambda self, x, *_: (x, {}), "'c' in the server's state; expected the names 'c'"),

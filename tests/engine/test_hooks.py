@@ -183,20 +183,28 @@ def test_the_second_gradient_is_that_of_other_weights_with_weight_decay_of_the_f
 
 
 def test_an_aggregation_sees_the_changes_of_all_participants() -> None:
-    seen: list[tuple[Tree, Tensor]] = []
+    seen: list[tuple[Tree, Tensor, ServerContext]] = []
 
     @dataclass(frozen=True)
     class Seeing(Method):
-        def aggregate(self, changes_n: Tree, weights_n: Tensor) -> Tree:
-            seen.append((changes_n, weights_n))
-            return super().aggregate(changes_n, weights_n)
+        def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+            return {}, {"size": 60 / 3 * w["head.weight"].new_ones(()) * ctx.relative_size}
+
+        def aggregate(self, changes_n: Tree, weights_n: Tensor, ctx: ServerContext) -> Tree:
+            seen.append((changes_n, weights_n, ctx))
+            return super().aggregate(changes_n, weights_n, ctx)
 
     found, plain = toy_trainer(Seeing(), executor="stacked", chunk=2), toy_trainer(Method())
     x = found.x
-    found.step(), plain.step()
+    loss = found.step().loss
+    plain.step()
     assert largest_difference(found.x, plain.x) < 1e-15
-    ((changes, weights),) = seen
+    ((changes, weights, context),) = seen
     assert weights.tolist() == pytest.approx([20 / 60, 14 / 60, 26 / 60])
+    assert context.messages_n["size"].tolist() == pytest.approx([20, 14, 26])
+    assert found.run.counts.tolist() == context.counts_nY.tolist() == found.run.counts_NY.tolist()
+    assert largest_difference(context.x, x) == 0
+    assert (weights @ context.losses_n).item() == pytest.approx(loss) and len(set(context.losses_n.tolist())) == 3
     sent = toy_trainer(Method()).step(keep_clients=True).client_params
     assert sent is not None
     assert largest_difference(changes, tmap(lambda leaf, x: leaf - x, sent, x)) < 1e-15
@@ -247,8 +255,8 @@ def test_the_context_names_round_head_size_and_buffers(way: str) -> None:
             message = {"round": zero + ctx.round, "size": zero + ctx.relative_size}
             return {}, message | {f"after/{name}": leaf for name, leaf in ctx.buffers.items()}
 
-        def message_weights(self, share: Any) -> Any:
-            return share
+        def message_weights(self, cohort: Any) -> Any:
+            return cohort.share
 
         def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> Any:
             return super().server_step(x, delta, message, state, ctx)[0], {

@@ -19,7 +19,7 @@ from flbench.engine.federated import step_together
 from flbench.engine.randomness import check_network, generator_states, without_draws
 from flbench.engine.setup import make_trainer
 from flbench.errors import UserError
-from flbench.methods.base import Context, Method, Tree
+from flbench.methods.base import Context, Method, ServerContext, Tree
 from flbench.models.base import Model
 from flbench.models.initial_weights import build
 from flbench.models.norms import Norm
@@ -80,7 +80,7 @@ def test_every_generator_is_watched(draw: Callable[[], Any], name: str) -> None:
 class Noisy(Method):
     """Adds noise to the aggregate."""
 
-    def aggregate(self, changes_n: Tree, weights_n: Tensor) -> Tree:
+    def aggregate(self, changes_n: Tree, weights_n: Tensor, ctx: ServerContext) -> Tree:
         return {name: leaf.mean(0) + torch.randn_like(leaf[0]) for name, leaf in changes_n.items()}
 
 

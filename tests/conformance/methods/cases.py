@@ -12,10 +12,11 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 from flbench.engine.device_data import DeviceData
-from flbench.methods.base import Batch, Context, Method, Outputs, Tree
+from flbench.methods.base import Batch, Cohort, Context, Method, Outputs, Tree
 from flbench.registry import METHODS
 from tests.toys import toy_images, toy_trainer, train
 
@@ -77,6 +78,11 @@ def context_of(x: Tree, **given: Any) -> Context:
     defaults: dict[str, Any] = {"server": {}, "client": {}, "counts_Y": torch.ones(3), "lr": 0.1, "steps": 1}
     others: dict[str, Any] = {"relative_size": 1.0, "round": 0, "head": "head.weight", "buffers": {}}
     return Context(x=x, **{**defaults, **others, **given})
+
+
+def cohort_of(share: Sequence[float], steps: Sequence[int] = (), momentum: float = 0.0) -> Cohort:
+    """Return participants with one sample of each of three classes, and by default three steps."""
+    return Cohort(share, steps or [3] * len(share), np.ones((len(share), 3), dtype=np.int64), momentum)
 
 
 def batch_of(features: torch.Tensor, logits: torch.Tensor, labels: list[int], **teachers: Outputs) -> Batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.conformance.methods.cases import Case, parsed
+from tests.conformance.methods.cases import Case, cohort_of, parsed
 from tests.conformance.problem import (
     CLIENTS,
     COUNTS,
@@ -96,7 +96,7 @@ def test_batch_norm_is_averaged_and_its_statistics_by_samples(
 
 
 def test_messages_are_averaged_over_clients_of_any_size() -> None:
-    assert parsed("fedavg").message_weights([0.5, 0.3, 0.2]) == [1 / 3] * 3
+    assert parsed("fedavg").message_weights(cohort_of([0.5, 0.3, 0.2])) == [1 / 3] * 3
 
 
 def test_the_problem_has_clients_of_different_sizes() -> None:
@@ -114,10 +114,14 @@ MUTATIONS = mutations_of(
     ("server learning rate dropped", "a + self.server_lr * d", "a + d"),
     ("server steps backwards", "a + self.server_lr * d", "a - self.server_lr * d"),
     ("server learning rate off by default", "server_lr: Annotated[float, Field(gt=0)] = 1.0", "server_lr: float = 0.9"),
-    ("clients weighed equally", "        return share\n", "        return [1 / len(share)] * len(share)\n"),
-    ("clients are summed", "        return share\n", "        return [1.0] * len(share)\n"),
-    ("messages are summed", "return [1 / len(share)] * len(share)", "return [1.0] * len(share)"),
-    ("messages weighed by samples", "return [1 / len(share)] * len(share)", "return share"),
+    (
+        "clients weighed equally",
+        "return cohort.share\n",
+        "return [1 / len(cohort.share)] * len(cohort.share)\n",
+    ),
+    ("clients are summed", "return cohort.share\n", "return [1.0] * len(cohort.share)\n"),
+    ("messages are summed", "return [1 / len(cohort.share)] * len(cohort.share)", "return [1.0] * len(cohort.share)"),
+    ("messages weighed by samples", "return [1 / len(cohort.share)] * len(cohort.share)", "return cohort.share"),
     ("logits negated", "return z_BY\n", "return -z_BY\n"),
     ("a penalty by default", "        return 0.0\n", "        return sum((leaf**2).sum() for leaf in w.values())\n"),
     ("direction negated", "        return g\n", "        return {name: -leaf for name, leaf in g.items()}\n"),

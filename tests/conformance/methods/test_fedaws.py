@@ -154,7 +154,7 @@ MUTATIONS = mutations_of(
     ("other rows decay", "g[ctx.head] * (ctx.counts_Y > 0)[:, None]", "g[ctx.head]"),
     ("rows of rare classes stay", "(ctx.counts_Y > 0)[:, None]", "(ctx.counts_Y > 1)[:, None]"),
     ("all classes are held", "(ctx.counts_Y > 0).to(", "(ctx.counts_Y >= 0).to("),
-    ("holders weighed equally", "        return share\n", "        return super().message_weights(share)\n"),
+    ("holders weighed equally", "        return cohort.share\n", "        return super().message_weights(cohort)\n"),
     ("rows averaged over all clients", ' / message["held"].clamp_min(1e-12)[:, None]', ""),
     ("spread in rows that are not unit", "x[ctx.head] / x[ctx.head].norm(dim=1, keepdim=True)", "x[ctx.head]"),
     ("rows not unit afterwards", "moved_YD / moved_YD.norm(dim=1, keepdim=True)", "moved_YD"),

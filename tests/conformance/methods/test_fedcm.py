@@ -70,7 +70,7 @@ MUTATIONS = mutations_of(
     ("not divided by steps", " / ctx.steps", ""),
     ("not divided by lr", " / ctx.lr", ""),
     ("multiplied by lr", "/ ctx.lr", "* ctx.lr"),
-    ("D weighs clients equally", "        return share\n", "        return super().message_weights(share)\n"),
+    ("D weighs clients equally", "        return cohort.share\n", "        return super().message_weights(cohort)\n"),
     ("D is a running sum", "[0], message", "[0], tmap(lambda a, b: a + b, state, message)"),
     ("D never moves", "[0], message", "[0], state"),
     (

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flbench.methods.base import Method, ServerContext, Tree, tmap
-from tests.conformance.methods.cases import Case, context_of, parsed, values
+from tests.conformance.methods.cases import Case, cohort_of, context_of, parsed, values
 from tests.conformance.problem import (
     SIZES,
     W0,
@@ -105,7 +105,7 @@ def on_quadratics(method: Method, rounds: int, cohort: int, decay: float = 0.0) 
             clients[k], _ = method.finish(w, own)
             changes.append(w["w"] - start["w"])
         share = SAMPLES[present] / SAMPLES[present].sum()
-        weights = method.delta_weights(list(share), [3] * cohort, 0.0)
+        weights = method.delta_weights(cohort_of(share))
         delta = {"w": sum(weight * change for weight, change in zip(weights, changes, strict=True))}
         seen = ServerContext(participation=cohort / 3, round=round, head="w")
         x, server = method.server_step(x, delta, {}, server, seen)
@@ -163,8 +163,8 @@ MUTATIONS = mutations_of(
     ("c_k's sign", "c + (w - x), ctx", "c - (w - x), ctx"),
     ("c_k forgets", "c + (w - x), ctx", "w - x, ctx"),
     ("c_k never moves", "c + (w - x), ctx", "c, ctx"),
-    ("changes weighed by samples", "[1 / len(share)] * len(share)", "share"),
-    ("changes are summed", "[1 / len(share)] * len(share)", "[1.0] * len(share)"),
+    ("changes weighed by samples", "[1 / len(cohort.share)] * len(cohort.share)", "cohort.share"),
+    ("changes are summed", "[1 / len(cohort.share)] * len(cohort.share)", "[1.0] * len(cohort.share)"),
     ("h by the mean of the cohort", "h + ctx.participation * d", "h + d"),
     ("h backwards", "h + ctx.participation * d", "h - ctx.participation * d"),
     ("h forgets", "h + ctx.participation * d", "ctx.participation * d"),

@@ -7,7 +7,7 @@ import pytest
 from flbench.engine.optimizers import Sgd
 from flbench.methods.base import Method
 from flbench.registry import METHODS
-from tests.conformance.methods.cases import Case, after
+from tests.conformance.methods.cases import Case, after, cohort_of
 from tests.conformance.problem import (
     ROUNDS,
     SHARE,
@@ -52,7 +52,7 @@ def test_fednova_with_equal_steps_is_fedavg() -> None:
 
 
 def test_fednova_gives_clients_with_many_steps_less_weight() -> None:
-    weights = METHODS.parse("fednova").delta_weights([0.5, 0.5], [1, 9], 0.0)
+    weights = METHODS.parse("fednova").delta_weights(cohort_of([0.5, 0.5], [1, 9]))
     assert weights == pytest.approx([2.5, 2.5 / 9], abs=1e-15)  # 0.5 / a_k times the mean of 1 and 9
 
 

@@ -183,8 +183,8 @@ def test_fedsam_has_one_norm_for_each_client(executor: str) -> None:
             seen.append({name: leaf.clone() for name, leaf in message.items()})
             return super().server_step(x, delta, message, state, ctx)
 
-        def message_weights(self, share: Any) -> Any:
-            return [1.0] + [0.0] * (len(share) - 1)
+        def message_weights(self, cohort: Any) -> Any:
+            return [1.0] + [0.0] * (len(cohort.share) - 1)
 
     for clients in ((20, 20, 20), (20,)):
         toy_trainer(Recording(rho=0.3), clients=toy_clients(clients), executor=executor).step()
