@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, tmap
+from flbench.methods.base import Batch, Cohort, Context, Method, ServerContext, Tree, tmap
 
 
 @dataclass(frozen=True)
@@ -212,10 +212,32 @@ class Everything(Taught, Sharp, Median, Ahead, Smoothed):
         return tmap(lambda leaf: leaf / (1 + ctx.round), pulled)
 
 
+@dataclass(frozen=True)
+class Statistical(Method):
+    """The head moves with the classes' mean features; changes are weighed by classes, losses and messages."""
+
+    statistics: ClassVar[Literal["", "mean", "covariance"]] = "covariance"
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        return {}, {"mean": ctx.means_YD, "spread": ctx.covariances_YDD.square().sum((1, 2))}
+
+    def delta_weights(self, cohort: Cohort) -> list[float]:
+        held = (cohort.counts > 0).sum(1)
+        return list(held / held.sum())
+
+    def aggregate(self, changes_n: Tree, weights_n: Tensor, ctx: ServerContext) -> Tree:
+        spread_n = (ctx.messages_n["spread"] * ctx.counts_nY).sum(1)
+        return super().aggregate(changes_n, weights_n / (1 + ctx.losses_n + spread_n), ctx)
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        x, _ = super().server_step(x, delta, message, state, ctx)
+        return {**x, ctx.head: x[ctx.head] + 0.1 * message["mean"]}, state
+
+
 METHODS: list[Method] = [
     Taught(), Sharp(), Median(), Ahead(), Averaged(), Decaying(), DecayingElementwise(), Smoothed(),
     Stepping(), SteppingElementwise(), Noisy(), NoisyElementwise(),
-    Phased(), PhasedElementwise(), Everything(),
+    Phased(), PhasedElementwise(), Everything(), Statistical(),
 ]  # fmt: skip
 
 #: For each method a field of which runs trained together have different values.

@@ -42,7 +42,9 @@ def moved(trainer: FederatedTrainer, autocast: torch.dtype | None) -> Run:
     run, images = trainer.run, trainer.images
     names = ("train_MCHW", "train_labels_M", "test_MCHW", "test_labels_M")
     on_gpu = replace(images, **{name: imagined(getattr(images, name)) for name in names})
-    return replace(run, setup=replace(run.setup, images=on_gpu, autocast=autocast), counts_NY=imagined(run.counts_NY))
+    own_NM = None if run.own_NM is None else imagined(run.own_NM)
+    setup = replace(run.setup, images=on_gpu, autocast=autocast)
+    return replace(run, setup=setup, counts_NY=imagined(run.counts_NY), own_NM=own_NM)
 
 
 @torch.no_grad()

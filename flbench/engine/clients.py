@@ -5,14 +5,14 @@ Shape suffixes: N clients (absent for one), Y classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from flbench.engine.device_data import StackedBatches
+from flbench.engine.device_data import OwnBatch, StackedBatches
 from flbench.engine.optimizers import Sgd
 from flbench.methods.base import Method, Tree
 
@@ -88,11 +88,15 @@ class ClientResult:
 
 @dataclass(frozen=True)
 class ChunkJob:
-    """The local training of one chunk of clients: what they share, how they start, and their batches."""
+    """The local training of one chunk of clients: what they share, how they start, and their batches.
+
+    ``own`` is all of their training data, of which class statistics are computed; empty if the method asks for none.
+    """
 
     task: ClientTask
     init: ClientInit
     batches: StackedBatches
+    own: Iterable[OwnBatch] = ()
 
 
 #: Returns the job of the clients at these positions. It may be called in any thread, ahead of the chunk that is

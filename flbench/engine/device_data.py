@@ -20,6 +20,12 @@ from flbench.data.batches import Rows, crop_and_flip, draw_crops
 from flbench.methods.base import Tree
 from flbench.streams import stream
 
+#: Samples of a client in one pass over all of its training data: slices of whole registers, for equal bits in stacks.
+OWN_BATCH = 64
+
+#: Some training data of a client or a stack: the network's input, labels (B,) or (N, B), and which samples count.
+OwnBatch = tuple[Tensor, Tensor, Tensor]
+
 #: Most pixels of a data set that is converted into the network's input once; in float32 they take 16 MB.
 CONVERTED_ONCE = 2**22
 
@@ -116,6 +122,21 @@ class DeviceData:
         keys_EN = drawn["keys_NE"].T if "keys_NE" in drawn else None
         return StackedBatches(pixels.unflatten(0, rows_ENB.shape), labels, prepare, sizes_EN, keys_EN)
 
+    def own(self, rows_NM: Tensor, sizes_N: Tensor) -> Iterator[OwnBatch]:
+        """Yield the samples of clients in batches of ``OWN_BATCH``, without augmentation.
+
+        Args:
+            rows_NM: training rows of each client; M is a multiple of the batch.
+            sizes_N: how many of them count.
+        """
+        source, prepare = self._source
+        for number, rows_NB in enumerate(rows_NM.split(OWN_BATCH, 1)):
+            index = rows_NB.reshape(-1)
+            images = prepare(source.index_select(0, index)).unflatten(0, rows_NB.shape)
+            there_B = torch.arange(OWN_BATCH, device=index.device) + number * OWN_BATCH
+            labels_NB = self.train_labels_M.index_select(0, index).view(rows_NB.shape)
+            yield images, labels_NB, there_B < sizes_N.unsqueeze(-1)
+
     @cached_property
     def _source(self) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """The images from which batches are gathered, and what converts these into the network's input.
@@ -148,6 +169,12 @@ def side_by_side(batches: Sequence[ClientBatches]) -> Tree:
     if keys := [_padded(batch.keys_E, steps) for batch in batches if batch.keys_E is not None]:
         arrays["keys_NE"] = np.stack(keys)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def own_rows(rows: Sequence[Rows]) -> Tensor:
+    """Return the rows of each client (N, M) for ``DeviceData.own``: after its last one its first one again."""
+    width = -(-max(map(len, rows)) // OWN_BATCH) * OWN_BATCH
+    return torch.from_numpy(np.stack([np.append(own, own[:1].repeat(width - len(own))) for own in rows]))
 
 
 def _padded(array: Rows, steps: int) -> Rows:

@@ -104,7 +104,8 @@ class LoopExecutor:
                 steps = [(x[:size], y[:size]) for (x, y), size in zip(steps, sizes, strict=True)]
             keys = repeat(None) if work.batches.keys_EN is None else work.batches.keys_EN[:, 0]
             every = ((x, y, None, key) for (x, y), key in zip(steps, keys, strict=False))
-            result = local_train(seat, lambda hook: hook, task, init, every)
+            own = ((_pixels_last(x[0]), y[0], there[0]) for x, y, there in work.own)
+            result = local_train(seat, lambda hook: hook, task, init, every, own)
             return map_tensors(result, lambda leaf: leaf.unsqueeze(0))
 
         for position, result in enumerate(self._map(one, range(clients))):
@@ -181,7 +182,7 @@ class StackedExecutor:
                 work = _with_pixels_last(job(chunk)) if self.pixels_last else job(chunk)
                 if not self._network.training:  # walking through its modules takes a hundredth of a small round
                     self._network.train()
-                result = local_train(self._passes, vmap, work.task, work.init, work.batches.steps())
+                result = local_train(self._passes, vmap, work.task, work.init, work.batches.steps(), work.own)
             except RuntimeError as error:
                 if not repeat:  # within a recording: the whole round has to be repeated
                     raise
@@ -193,7 +194,7 @@ class StackedExecutor:
     def first_step(self, job: ChunkJob) -> None:
         """Train one step of a chunk, and drop the result."""
         self._network.train()
-        local_train(self._passes, vmap, job.task, job.init, islice(job.batches.steps(), 1))
+        local_train(self._passes, vmap, job.task, job.init, islice(job.batches.steps(), 1), job.own)
 
     def tune(self, kind: Hashable, trial: Trial) -> None:
         """Choose how the stacks of rounds of this kind convolve, if there is a tuner."""
@@ -249,7 +250,8 @@ def _with_pixels_last(work: ChunkJob) -> ChunkJob:
     init = replace(init, params=laid_out(init.params), buffers=laid_out(init.buffers), state=laid_out(init.state))
     each = {name: laid_out(value) if isinstance(value, dict) else value for name, value in task.each.items()}
     task = replace(task, x=laid_out(task.x), server=laid_out(task.server), each=each)
-    return ChunkJob(task, init, replace(work.batches, raw_ENBCHW=pixels_last(work.batches.raw_ENBCHW)))
+    own = ((pixels_last(images), labels, there) for images, labels, there in work.own)
+    return ChunkJob(task, init, replace(work.batches, raw_ENBCHW=pixels_last(work.batches.raw_ENBCHW)), own)
 
 
 def _pixels_last(x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from flbench.data.batches import Rows
 from flbench.data.shards import Shards
 from flbench.engine.clients import JobAt, Results
 from flbench.engine.cuda_round import RecordedRounds
+from flbench.engine.device_data import own_rows
 from flbench.engine.executors import Executor, StackedExecutor
 from flbench.engine.hook_checks import checked
 from flbench.engine.randomness import without_draws
@@ -76,6 +77,7 @@ class FederatedTrainer(Trainer):
             constants,
             receive_shares,
             buffer_updates(network),
+            own_rows(shards.train).to(self.device) if method.statistics else None,
         )
         kept_by_method = method.local_names(network) - frozen  # equal on all clients
         local_names = kept_by_method | buffers_that_are("local", network)

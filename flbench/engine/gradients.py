@@ -70,7 +70,7 @@ class ByAutograd:
         self._passes, self._lifted, self._autocast = passes, lifted, autocast
 
     def taught(self, images: Tensor) -> dict[str, Outputs]:
-        with _evaluating([self._passes.network]), autocast(images.device, self._autocast):
+        with evaluating([self._passes.network]), autocast(images.device, self._autocast):
             every = {name: self._passes.forward(*model, images) for name, model in self._lifted.teachers.items()}
         return {name: Outputs(*map(at_least_float, outputs)) for name, outputs in every.items()}
 
@@ -100,7 +100,7 @@ class ByHand:
         self._modal = [module for _, module in layers if isinstance(module, Normalization)]
 
     def taught(self, images: Tensor) -> dict[str, Outputs]:
-        with _evaluating(self._modal):
+        with evaluating(self._modal):
             models = self._lifted.teachers
             every = {name: stack.forward(*models[name], images) for name, stack in self._teachers.items()}
         return {name: Outputs(*outputs) for name, outputs in every.items()}
@@ -144,7 +144,7 @@ class ByHand:
 
 
 @contextmanager
-def _evaluating(modules: Sequence[nn.Module]) -> Iterator[None]:
+def evaluating(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Without gradient, in evaluation mode."""
     for module in modules:
         module.eval()

@@ -26,6 +26,9 @@ _TREE = "a dict of tensors by name"
 #: What to do instead of drawing random numbers from a default generator.
 ADVICE = "two runs of one id would differ; draw with ctx.random.normal(purpose, like) or ctx.random.uniform instead"
 
+#: What a method may ask for in ``statistics``.
+STATISTICS = ("", "mean", "covariance")
+
 #: The start of torch's messages when a hook that is mapped over clients reads a value.
 _READS_A_VALUE = "vmap: It looks like"
 
@@ -33,10 +36,15 @@ _READS_A_VALUE = "vmap: It looks like"
 def checked(method: Method) -> Method:
     """Return the method with a check around every hook that it overrides.
 
-    Raises (from the returned method's hooks):
-        UserError: a hook raised an error, or returned a value that the engine cannot use.
+    Raises:
+        UserError: ``statistics`` is unknown. From the returned method's hooks: a hook raised an error, or returned a
+            value that the engine cannot use.
     """
     cls = type(method)
+    if cls.statistics not in STATISTICS:
+        raise UserError(
+            f"{method.label()}: statistics is {cls.statistics!r}; expected {', '.join(map(repr, STATISTICS))}"
+        )
     own = [hook for hook in _CHECKS if overrides(cls, hook)]
     seen: set[str] = set()
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}

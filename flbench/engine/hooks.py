@@ -228,12 +228,12 @@ class LiftedHooks:
 
         return {**self._lift(one_client)(self._own_context, self._hyperparameters), **numbers}
 
-    def finish(self, params: Tree, buffers: Tree) -> tuple[Tree, Tree]:
+    def finish(self, params: Tree, buffers: Tree, statistics: Tree) -> tuple[Tree, Tree]:
         """Return the next state and the message, after the last step."""
         if "finish" not in self._own:
             return self._context.client, {}
-        self._own_context["buffers"] = buffers
-        self._context = replace(self._context, buffers=buffers)
+        self._own_context |= {"buffers": buffers, **statistics}
+        self._context = replace(self._context, buffers=buffers, **statistics)
         self._all_clients = None
         out: tuple[Tree, Tree] = self._apply_to_trees("finish", params)
         return out

@@ -14,10 +14,13 @@ from functools import partial, reduce
 import torch
 from torch import Tensor
 
+from flbench.engine.class_statistics import class_statistics
 from flbench.engine.clients import ClientInit, ClientResult, ClientTask
-from flbench.engine.gradients import Passes, gradient_of
+from flbench.engine.device_data import OwnBatch
+from flbench.engine.gradients import Passes, autocast, evaluating, gradient_of
 from flbench.engine.hooks import Lift, LiftedHooks
 from flbench.methods.base import Tree, tmap
+from flbench.models.layers import at_least_float
 
 
 def local_train(
@@ -26,6 +29,7 @@ def local_train(
     task: ClientTask,
     start: ClientInit,
     batches: Iterable[tuple[Tensor, Tensor, Tensor | None, Tensor | None]],
+    own: Iterable[OwnBatch] = (),
 ) -> ClientResult:
     """Run the local steps.
 
@@ -39,6 +43,7 @@ def local_train(
             do not affect its result. Third, for a stack with partial batches, the number of samples (N,) of each batch.
             The samples beyond it do not affect the result if the network and the method treat each sample by itself
             (``partial_batches``). Last, for a network with dropout, the key of the step's masks, 0-d or (N,).
+        own: all of the client's training data, if the method asks for class statistics.
 
     Returns:
         The state after training; for a stack every tensor has the leading axis N.
@@ -93,7 +98,16 @@ def local_train(
             buffers = _where(training, buffers, buffers_before)
     lifted.begin(-1)
     with torch.no_grad():
-        state, message = lifted.finish(params, buffers)
+        statistics: Tree = {}
+        if task.method.statistics:
+            with evaluating([passes.network]), autocast(start.counts_Y.device, task.autocast):
+                statistics = class_statistics(
+                    lambda images: at_least_float(passes.forward(params, {**buffers, **frozen}, images)[0]),
+                    own,
+                    start.counts_Y,
+                    covariances=task.method.statistics == "covariance",
+                )
+        state, message = lifted.finish(params, buffers, statistics)
         every = zip(takes, gradient.losses(notes), strict=True)
         losses = [_where(training, {"loss": loss})["loss"] for training, loss in every]
     loss = reduce(torch.add, losses) / start.steps  # one by one: zeros of steps not taken change no bit

@@ -9,7 +9,7 @@ Shape suffixes: N participants (of all runs trained together), E local steps, B 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from flbench.data.batches import Rows, federated_rows, partial_rows
 from flbench.engine.cuda_graph import Recorder
-from flbench.engine.device_data import ClientBatches, DeviceData, on_device, side_by_side
+from flbench.engine.device_data import OWN_BATCH, ClientBatches, DeviceData, OwnBatch, on_device, side_by_side
 from flbench.engine.executors import Executor
 from flbench.engine.optimizers import Sgd
 from flbench.methods.base import Cohort, Method, Tree
@@ -78,6 +79,7 @@ class Run:
         constants: names of the buffers that clients do not change, those in ``frozen`` among them. ``shares``: of those
             that hold a client's share of the cohort's samples.
         buffer_updates: what the layers make of the averaged buffers.
+        own_NM: ``device_data.own_rows``; None if the method asks for no class statistics.
     """
 
     setup: TrainingSetup
@@ -92,6 +94,7 @@ class Run:
     constants: frozenset[str] = frozenset()
     shares: frozenset[str] = frozenset()
     buffer_updates: tuple[BufferUpdate, ...] = ()
+    own_NM: Tensor | None = None
 
     def cohort(self, round: int) -> Rows:
         """Return the participants of a round, in ascending order."""
@@ -132,6 +135,22 @@ class Run:
         mean = sum(map(len, self.rows)) / len(self.rows)  # exact: whole numbers
         relative = [size / mean for size in sizes]
         return np.array([share, deltas, messages, steps, relative], dtype=np.float64)
+
+
+def own_batches(members: Sequence[tuple[Run, Tensor]], sizes_N: Tensor, *, known: bool) -> Iterable[OwnBatch]:
+    """Return all training data of some clients of each run, whose method asks for class statistics.
+
+    Args:
+        members: the runs, each with the numbers of its clients.
+        sizes_N: the number of training samples of each client, of all runs side by side.
+        known: whether the clients are always these: batches that none of them needs are then left out on a CPU.
+    """
+    each = [run.own_NM.index_select(0, client_n) for run, client_n in members if run.own_NM is not None]
+    width = max(rows_nM.shape[1] for rows_nM in each)
+    rows_NM = torch.cat([pad(rows_nM, (0, width - rows_nM.shape[1])) for rows_nM in each])
+    if known and sizes_N.is_cpu:  # elsewhere reading a number waits for the device
+        rows_NM = rows_NM[:, : -(-int(sizes_N.max()) // OWN_BATCH) * OWN_BATCH]
+    return members[0][0].setup.images.own(rows_NM, sizes_N)
 
 
 #: The tensors of ``RoundInputs`` with a number for each participant.

@@ -12,7 +12,7 @@ Shape suffixes: N participants of all runs, n those of a chunk (or of one run's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import isfinite
@@ -24,8 +24,9 @@ from torch import Tensor
 
 from flbench.config.schedules import CONSTANT
 from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTask, Train, map_tensors
+from flbench.engine.device_data import OwnBatch
 from flbench.engine.hooks import CLIENT_HOOKS
-from flbench.engine.run import RoundInputs, Run
+from flbench.engine.run import RoundInputs, Run, own_batches
 from flbench.methods.base import ServerContext, Tree, overrides
 from flbench.sums import sum_in_order
 from flbench.tensor_streams import Random, client_keys, server_key
@@ -184,7 +185,11 @@ class RoundStart:
         parts = self._group.parts(positions)
         init = self._init(parts, positions)
         batches = self._group.runs[0].setup.images.stack(self._inputs.batches(positions))
-        return ChunkJob(self._task(parts, positions, init), init, batches)
+        own: Iterable[OwnBatch] = ()
+        if self._group.runs[0].own_NM is not None:
+            members = [(self._group.runs[part.run], self._inputs.cohort_N[part.in_all]) for part in parts]
+            own = own_batches(members, init.counts_Y.sum(-1), known=self._inputs.rounds is not None)
+        return ChunkJob(self._task(parts, positions, init), init, batches, own)
 
     def _init(self, parts: Sequence[_Part], positions: slice) -> ClientInit:
         """The participants' state before training: what the server sends, and what stayed on them."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flbench.engine.device_data import OWN_BATCH
 from flbench.engine.hook_checks import checked
 from flbench.methods.base import Context, Method, overrides
 from flbench.models.frozen import frozen_names, initial_trees
@@ -23,6 +24,9 @@ SHARE = 0.35
 #: Tensors as large as all of a client's weights that exist at once: initial weights, weights, gradients, direction,
 #: velocity, state, message, result. Each teacher adds one.
 COPIES = 8
+
+#: Tensors as large as the covariances of all classes, in float64: two sums, products, covariances, result, message.
+MOMENTS = 6
 
 #: Activations that exist at once, in units of those that the backward pass keeps: themselves and their gradients.
 KEPT = 2
@@ -53,8 +57,11 @@ def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: in
     activations = sum(kept.values()) / samples * batch_size  # exact: whole numbers
     frozen = _bytes(leaf for name, leaf in initial_trees(network)[1].items() if name in fixed)
     model, taught = _bytes(weights) - frozen, _bytes(outputs) / samples * batch_size
+    features, classes = (leaf.shape[-1] for leaf in outputs)
     del outputs
-    return int(KEPT * activations + COPIES * model + frozen + teacher_count(method, network) * (model + taught))
+    moments = 8 * classes * features * max(features, OWN_BATCH) if method.statistics == "covariance" else 0
+    trained = KEPT * activations + COPIES * model + frozen + teacher_count(method, network) * (model + taught)
+    return int(trained + MOMENTS * moments)
 
 
 def teacher_count(method: Method, network: nn.Module) -> int:

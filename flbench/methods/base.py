@@ -31,12 +31,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from flbench.methods.server_view import Cohort as Cohort
 from flbench.registry import METHODS, Component
 from flbench.tensor_streams import Random
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from flbench.config import Federated
@@ -93,6 +92,7 @@ class Context:
         buffers: the client's buffers at the start of the round; in ``finish`` after the last local step.
         step: number of the local step, from 0; -1 outside of the steps (``teachers``, ``finish``).
         random: random numbers of the client, the round and the step; elementwise hooks may use it.
+        means_YD, covariances_YDD: in ``finish`` the features of its training data, if the method has ``statistics``.
     """
 
     x: Tree
@@ -107,21 +107,13 @@ class Context:
     buffers: Tree
     step: int = -1
     random: Random = field(default_factory=Random)
+    means_YD: Any = None
+    covariances_YDD: Any = None
 
     def norm(self, tree: Tree) -> Any:
         """Return the Euclidean norm of a tree of this client, over all of its leaves; elementwise hooks may use it."""
         squares: Any = sum((leaf**2).sum() for leaf in tree.values())  # exact: tensors
         return squares.sqrt()
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """A round's participants, ascending: m_k / sum_j m_j, local steps, label counts (n, Y); and local momentum."""
-
-    share: Sequence[float]
-    steps: Sequence[int]
-    counts: NDArray[np.int64]
-    momentum: float
 
 
 @dataclass(frozen=True)
@@ -157,6 +149,8 @@ class Method(Component):
 
     #: Whether ``perturbed``, ``direction``, ``step``, ``rates`` and ``finish`` combine leaves element by element only,
     #: with ``ctx.norm`` and numbers of the context but without ``counts_Y``. They are then called once for a stack of
+    #: Whether ``perturbed``, ``direction``, ``step`` and ``finish`` combine leaves element by element only, with
+    #: ``ctx.norm`` and numbers of the context but without those of classes. They are then called once for a stack of
     #: clients, which is the last axis of all leaves. Anything else is mapped over the clients, which costs more.
     elementwise: ClassVar[bool] = False
 
@@ -172,6 +166,11 @@ class Method(Component):
     #: Whether clients send their change w_k - x0 besides the message of ``finish``. False: the message takes its place,
     #: and bytes up count the message and the running statistics alone. The engine sums the changes all the same.
     sends_change: ClassVar[bool] = True
+
+    #: Statistics of each class's features (the head's input, in evaluation mode) over all of a client's training data,
+    #: which the engine computes after the last local step for ``finish``: one more forward pass over these data. Means
+    #: of absent classes are zero; covariances, with the means, are divided by n - 1, and zero for fewer than 2 samples.
+    statistics: ClassVar[Literal["", "mean", "covariance"]] = ""
 
     #: Fewest samples in a training batch that the method can work with.
     smallest_batch: ClassVar[int] = 1
