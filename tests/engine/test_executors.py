@@ -210,10 +210,10 @@ def test_a_stack_that_does_not_fit_is_halved(
     roomy, tight = (toy_trainer(METHODS.parse("scaffold"), executor="stacked", **settings) for _ in range(2))
     fits = executors.local_train
 
-    def crowded(forward: Any, lift: Any, task: Any, start: Any, batches: Any) -> Any:
+    def crowded(forward: Any, lift: Any, task: Any, start: Any, *given: Any) -> Any:
         if len(start.counts_Y) > 4:
             raise OUT_OF_MEMORY[kind]
-        return fits(forward, lift, task, start, batches)
+        return fits(forward, lift, task, start, *given)
 
     train(2, roomy)
     monkeypatch.setattr(executors, "local_train", crowded)
