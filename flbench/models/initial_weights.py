@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from flbench.errors import UserError
 from flbench.models.base import Model
@@ -42,7 +43,7 @@ def build(
     Modules with buffers inside a frozen part stay in evaluation mode (``frozen``).
 
     Raises:
-        UserError: no parameter of the network is trained.
+        UserError: no parameter of the network is trained, or one has no shape yet.
     """
     with _default_generators_restored():
         _seed_torch(seed, "build")
@@ -58,6 +59,9 @@ def build(
             if reset is not None:
                 _seed_torch(seed, f"init/{name}")
                 reset()
+    for name, leaf in (*network.named_parameters(), *network.named_buffers()):
+        if is_lazy(leaf):
+            raise UserError(f"model {model.label()}: {name} has no shape yet; pass images through the layer in build")
     if not any(leaf.requires_grad for leaf in network.parameters()):
         raise UserError(f"model {model.label()}: no parameter has requires_grad=True, so that nothing is trained")
     adapt(network)
