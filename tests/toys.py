@@ -28,6 +28,7 @@ from flbench.models.initial_weights import build
 from flbench.models.masks import mask_keys
 from flbench.models.norms import Norm
 from flbench.models.stages import Conv, Dense, Stage
+from flbench.models.trained_parts import train_only
 from flbench.registry import HEADS, MODELS, NORMS
 from tests.own_models import OWN_MODELS
 
@@ -94,8 +95,10 @@ def toy_network(
     spec = toy_model(model)
     normalization: Norm = NORMS.parse(norm)
     head = HEADS.parse(kwargs.pop("head", "linear"))
-    seed = kwargs.pop("weights", 3)
-    return build(spec, image, 3, normalization, kwargs.pop("bias", False), seed=seed, dtype=torch.float64, head=head)
+    seed, bias = kwargs.pop("weights", 3), kwargs.pop("bias", False)
+    network = build(spec, image, 3, normalization, bias, seed=seed, dtype=torch.float64, head=head)
+    train_only(network, kwargs.pop("train", "all"), seed)
+    return network
 
 
 def toy_trainer(
@@ -106,6 +109,7 @@ def toy_trainer(
     model: str = "mlp",
     norm: str = "none",
     head: Any = "linear",
+    trained: str = "all",
     image: tuple[int, int, int] = (1, 8, 8),
     network: nn.Module | None = None,
     images: DeviceData | None = None,
@@ -124,7 +128,9 @@ def toy_trainer(
     """Return a trainer of a small federated problem."""
 
     def make() -> nn.Module:
-        return toy_network(model, norm, image, head=head, weights=weights) if network is None else network
+        if network is not None:
+            return network
+        return toy_network(model, norm, image, head=head, weights=weights, train=trained)
 
     first = make()
     clients = clients or toy_clients()

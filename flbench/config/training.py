@@ -11,6 +11,7 @@ from flbench.choices import Augmentation, LocalOptimizer, Precision
 from flbench.config.base import Check, Derived, Experiment, Rounds, Spelling, Whole
 from flbench.config.kinds import KINDS
 from flbench.config.schedules import CONSTANT, LrSchedule, schedule_problem
+from flbench.config.trained_parts import ALL, TrainedParts, leaves_head
 from flbench.errors import UserError
 from flbench.messages import counted
 from flbench.metric_specs import Metric
@@ -56,6 +57,18 @@ def _head_is_trained(method: Any, head: Any) -> str | None:
     if head.trained or not method.trains_head:
         return None
     return f"{method.label()} trains the rows of the head, and those of head: {head.label()} are fixed"
+
+
+def _trained_parts_exist(dataset: Any, model: Any, norm: Any, head: Any, bias: bool, train: str) -> str | None:
+    if train == ALL or dataset.image is None or model.problem(dataset.image):
+        return None
+    return cast(str | None, model.train_problem(train, dataset.image, dataset.classes or 2, norm, bias, head))
+
+
+def _method_has_its_head(method: Any, train: str) -> str | None:
+    if not method.trains_head or not leaves_head(train):
+        return None
+    return f"{method.label()} trains the rows of the head, which is constant with {train}; use head+{train}"
 
 
 def _policy_has_clients(norm: Any) -> str | None:
@@ -175,6 +188,7 @@ class _Training(Experiment):
         Check(("probes", "eval_every"), "probes", _probes_meet_evaluations),
         Check(("nesterov", "momentum"), "nesterov", _nesterov_has_momentum),
         Check(("clip_norm", "agc"), "agc", _clipped_one_way),
+        Check(("dataset", "model", "norm", "head", "bias", "train"), "train", _trained_parts_exist),
     )
 
     problem: ClassVar[frozenset[str]] = frozenset(
@@ -196,6 +210,12 @@ class _Training(Experiment):
         default="linear", validate_default=True, description="what leads from the features to the logits"
     )
     bias: bool = Field(default=False, description="bias terms in dense and convolution layers")
+    train: TrainedParts = Field(
+        default=ALL,
+        description="which parameters train: all, head, norm, lora:RANK (adapters of low rank on dense and "
+        "convolution layers), patterns of names (body.*), or several joined by +; the rest is constant, neither sent "
+        "nor averaged",
+    )
     lr: float = Field(default=0.01, gt=0, description="learning rate of local steps, in the first round of lr_schedule")
     momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of local SGD")
     nesterov: bool = Field(default=False, description="Nesterov's form of the momentum, as in torch.optim.SGD")
@@ -263,6 +283,7 @@ class Federated(_Training):
         Check(("optimizer", "momentum"), "momentum", _adam_has_no_momentum),
         Check(("method", "optimizer", "nesterov"), "method", _weights_know_the_optimizer),
         Check(("method", "head"), "head", _head_is_trained),
+        Check(("method", "train"), "train", _method_has_its_head),
         Check(("method", "norm"), "norm", _statistics_are_left_to_the_norm),
         Check(("norm", "method", "local_epochs"), "norm", _lock_step_is_possible),
     )

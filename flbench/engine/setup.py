@@ -41,6 +41,7 @@ from flbench.models.initial_weights import build
 from flbench.models.masks import mask_keys
 from flbench.models.network import head_weight
 from flbench.models.norms import Norm
+from flbench.models.trained_parts import train_only
 from flbench.streams import stream
 
 #: On a CPU clients are stacked if one client's local step takes fewer floating-point operations than this. It lies
@@ -137,11 +138,12 @@ def _gpu_tuner() -> ConvTuner:
 
 
 def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
-    """Return the experiment's network with its initial weights, and with the factors that are measured on its data."""
+    """Return the experiment's network with its initial weights, factors measured on its data, and what trains."""
     model, norm = cast(Model, experiment.model), cast(Norm, experiment.norm)
     options: dict[str, Any] = {"seed": experiment.seed, "dtype": _dtype(experiment), "head": experiment.head}
     network = build(model, _image(data), data.classes, norm, experiment.bias, **options)
     set_factors(network, Start(model, norm, experiment.bias, experiment.seed, data.fingerprint, data))
+    train_only(network, experiment.train, experiment.seed)
     return network.to(device)
 
 

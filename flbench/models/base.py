@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from flbench.errors import UserError
 from flbench.models.heads.base import Head
 from flbench.models.norms.base import Norm
 from flbench.models.sites import Shape, Site
@@ -95,6 +96,10 @@ class Model(Component):
             return "the model builds its own head: use head: linear"
         return head.problem(head.width(math.prod(self.output(image))), classes)
 
+    def train_problem(self, train: str, image: Shape, classes: int, norm: Norm, bias: bool, head: Head) -> str | None:
+        """Return why these parts of the network cannot be trained alone (``models.trained_parts``), or None."""
+        return _untrainable(self, train, image, classes, norm, bias, head)
+
     def has_batch_norm(self, image: Shape | None, classes: int) -> bool:
         """Return whether the network has batch normalization of its own: only a model that builds itself can have it.
 
@@ -140,6 +145,26 @@ def _unchanged_by(model: Model, norm: Norm, image: Shape, classes: int) -> str |
     with_norm, without = ([(name, type(one).__qualname__) for name, one in net.named_modules()] for net in networks)
     same = "the network has the same layers without it, so that it would change nothing: use norm: none"
     return same if with_norm == without else None
+
+
+@lru_cache(1000)
+def _untrainable(
+    model: Model, train: str, image: Shape, classes: int, norm: Norm, bias: bool, head: Head
+) -> str | None:
+    import torch
+
+    from flbench.models.trained_parts import train_only
+
+    try:
+        with torch.random.fork_rng(devices=[]):
+            plain = type(head) is Head
+            made = model.build(image, classes, norm, bias) if plain else model.network(image, classes, norm, bias, head)
+        train_only(made, train, seed=0)
+    except UserError as error:
+        return str(error).removeprefix("train: ")
+    except Exception:  # an error of the model's own code, which its runs report
+        return None
+    return None
 
 
 @lru_cache(1000)

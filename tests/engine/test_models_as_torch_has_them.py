@@ -45,10 +45,10 @@ class Rows(nn.Module):
 
 def given_body(classes: int) -> nn.Module:
     """A frozen weight, whose layer still trains its bias."""
-    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU())
-    nn.init.constant_(body[1].weight, 0.5)
-    body[1].weight.requires_grad_(False)
-    return Halves(body, nn.Linear(16, classes))
+    first = nn.Linear(64, 16)
+    nn.init.constant_(first.weight, 0.5)
+    first.weight.requires_grad_(False)
+    return Halves(nn.Sequential(nn.Flatten(), first, nn.ReLU()), nn.Linear(16, classes))
 
 
 class Tied(nn.Module):
