@@ -39,9 +39,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 #: round.
 Of = Literal["test images", "held-out images", "model", "run"]
 
-#: When runs record a number: all trainings; those with held-out data (``val_fraction``); those without a shared model;
-#: studies alone.
-Recorded = Literal["always", "with held-out data", "without a shared model", "by studies"]
+#: When runs record a number: all trainings; those with held-out data (``val_fraction``); those that fine-tune for
+#: evaluations (``finetune``); those without a shared model; studies alone.
+Recorded = Literal["always", "with held-out data", "after fine-tuning", "without a shared model", "by studies"]
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _checked(name: str, function: Callable[..., Any]) -> Callable[..., float | N
 
 #: What records hold beside metrics.
 _RECORDED_BESIDE = frozenset(
-    {"round", "recall", "clients", "clients_personal", "clients_tested", "probes", "train_acc"}
+    {"round", "recall", "clients", "clients_personal", "clients_finetuned", "clients_tested", "probes", "train_acc"}
 )
 
 METRICS = Metrics("metric", __name__, "flbench.metrics")
@@ -192,6 +192,21 @@ _OWN: Mapping[str, Metric] = {
         "accuracy of each client's own model on its own test shard",
         of="model",
         recorded="without a shared model",
+    ),
+    "acc_personal_worst": Metric(
+        "worst own-shard accuracy",
+        "that of the worst client's own model on its own test shard",
+        of="model",
+        recorded="without a shared model",
+    ),
+    "acc_finetuned": Metric(
+        "fine-tuned accuracy",
+        "accuracy of each client's model on its own test shard, after `finetune` steps on its own training data",
+        of="model",
+        recorded="after fine-tuning",
+    ),
+    "acc_finetuned_worst": Metric(
+        "worst fine-tuned accuracy", "that of the worst client", of="model", recorded="after fine-tuning"
     ),
     "val_acc": Metric(
         "validation accuracy",

@@ -59,11 +59,27 @@ def personal_models(logits_KMY: Tensor, labels_M: Tensor, shards: Sequence[Tenso
     return {
         **_over_clients([one["acc_global"] for one in whole], [1] * len(whole)),
         "acc_global": means.pop("acc_global"),
-        "acc_personal": sum_in_order(tested) / len(tested) if tested else None,
+        "acc_personal": _mean_of(own),
+        "acc_personal_worst": min(tested, default=None),
         "clients_personal": own,
         **means,
         "recall": [_mean_of(of_class) for of_class in zip(*recalls, strict=True)],
     }
+
+
+def finetuned_models(own: Sequence[float | None]) -> Record:
+    """Return metrics of the clients' models after fine-tuning, from the accuracy of each on its own shard.
+
+    >>> finetuned_models([0.5, None, 1.0])
+    {'acc_finetuned': 0.75, 'acc_finetuned_worst': 0.5, 'clients_finetuned': [0.5, None, 1.0]}
+    """
+    worst = min((value for value in own if value is not None), default=None)
+    return {"acc_finetuned": _mean_of(own), "acc_finetuned_worst": worst, "clients_finetuned": list(own)}
+
+
+def accuracy(logits_MY: Tensor, labels_M: Tensor) -> float | None:
+    """Return the share of the samples that are classified correctly; None without samples."""
+    return _mean(logits_MY.argmax(-1) == labels_M)
 
 
 def whole_set(logits_MY: Tensor, labels_M: Tensor) -> Record:

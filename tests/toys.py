@@ -124,6 +124,7 @@ def toy_trainer(
     record: Recorder | None = None,
     tuner: ConvTuner | None = None,
     drop_last: bool = True,
+    finetune: int = 0,
 ) -> FederatedTrainer:
     """Return a trainer of a small federated problem."""
 
@@ -154,7 +155,13 @@ def toy_trainer(
     )
     every = [steps] * len(clients.train) if isinstance(steps, int) else steps
     return FederatedTrainer(
-        setup, method=method, network=first, shards=clients, steps=every, participation=participation
+        setup,
+        method=method,
+        network=first,
+        shards=clients,
+        steps=every,
+        participation=participation,
+        finetune=finetune,
     )
 
 

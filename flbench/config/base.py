@@ -21,7 +21,7 @@ from flbench.config.evaluations import (
 from flbench.registry import Component, plain
 
 #: Fields that set how long a run is and what it records; they are not part of the run id.
-REQUEST_FIELDS = frozenset({"rounds", "eval_every", "probes"})
+REQUEST_FIELDS = frozenset({"rounds", "eval_every", "probes", "finetune"})
 
 
 def canonical_json(value: Any) -> str:

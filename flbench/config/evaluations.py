@@ -67,11 +67,13 @@ def too_many_evaluations(rounds: int, eval_every: int) -> str | None:
 
 
 def request_problem(raw: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with ``rounds``, ``eval_every`` or ``probes`` of an experiment as plain JSON, or None."""
+    """Return what is wrong with the request fields of an experiment as plain JSON, or None."""
     for field, least in (("rounds", 0), ("eval_every", 1)):
         value = raw.get(field)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_ROUNDS:
             return f"{field}: expected a whole number from {least} to {MAX_ROUNDS}, got {value!r:.40}"
+    if not isinstance(steps := raw.get("finetune", 0), int) or isinstance(steps, bool) or steps < 0:
+        return f"finetune: expected a number of steps, got {steps!r:.40}"
     if not isinstance(raw.get("probes", []), list):
         return f"probes: expected a list, got {raw['probes']!r:.40}"
     problem = too_many_evaluations(raw["rounds"], raw["eval_every"])

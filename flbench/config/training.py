@@ -91,6 +91,12 @@ def _lock_step_is_possible(norm: Any, method: Any, local_epochs: int | None) -> 
     return None
 
 
+def _lock_step_is_not_finetuned(norm: Any, finetune: int) -> str | None:
+    if not (norm.lock_step and finetune):
+        return None
+    return f"the clients of {norm.label()} take each step together, and fine-tuning is each client's own; drop it here"
+
+
 def _batch_fits(component: Any, batch_size: int) -> str | None:
     smallest = component.smallest_batch
     return (
@@ -286,6 +292,7 @@ class Federated(_Training):
         Check(("method", "train"), "train", _method_has_its_head),
         Check(("method", "norm"), "norm", _statistics_are_left_to_the_norm),
         Check(("norm", "method", "local_epochs"), "norm", _lock_step_is_possible),
+        Check(("norm", "finetune"), "finetune", _lock_step_is_not_finetuned),
     )
     spellings: ClassVar[tuple[Spelling, ...]] = (
         *_Training.spellings,
@@ -323,12 +330,20 @@ class Federated(_Training):
         description="whether local epochs drop the samples that do not fill a batch; false: they are a partial batch, "
         "as in torch's DataLoader, and a client smaller than a batch takes one step an epoch",
     )
+    finetune: Whole = Field(
+        default=0,
+        ge=0,
+        description="steps of plain SGD on each client's own data after which evaluations measure its accuracy on its "
+        "own test shard as well (acc_finetuned); training does not change; 0: not measured",
+    )
 
     def records(self, metric: Metric) -> bool:
         """Return whether its runs record a metric."""
         if metric.recorded == "without a shared model":
             method, norm = cast(Any, self.method), cast(Any, self.norm)
             return bool(method.same_as(self).is_personal or norm.keeps_statistics)
+        if metric.recorded == "after fine-tuning":
+            return self.finetune > 0
         return super().records(metric)
 
     @property

@@ -22,6 +22,7 @@ from flbench.engine.clients import JobAt, Results
 from flbench.engine.cuda_round import RecordedRounds
 from flbench.engine.device_data import own_rows
 from flbench.engine.executors import Executor, StackedExecutor
+from flbench.engine.finetuning import finetuned
 from flbench.engine.hook_checks import checked
 from flbench.engine.randomness import without_draws
 from flbench.engine.run import RoundInputs, Run, TrainingSetup
@@ -53,6 +54,7 @@ class FederatedTrainer(Trainer):
         shards: Shards,
         steps: Sequence[int],
         participation: float,
+        finetune: int = 0,
     ) -> None:
         super().__init__(setup)
         self.drawing = f"method {method.label()}, or a layer of the network,"
@@ -88,7 +90,7 @@ class FederatedTrainer(Trainer):
         self.states = _repeat(method.init_client(self.x, first_buffers), count)
         own = {name: leaf for name, leaf in {**setup.params, **setup.buffers}.items() if name in local_names}
         self.local = _repeat(own, count)
-        self._shards = shards
+        self._shards, self._finetune = shards, finetune
         self._test_rows = [self._to_device(rows) for rows in shards.test]
         moving = {name: leaf for name, leaf in self.buffers.items() if name not in constants}
         self._bytes_up = tree_bytes(moving) + (tree_bytes(self.x) if method.sends_change else 0)
@@ -149,7 +151,20 @@ class FederatedTrainer(Trainer):
                 accuracies.append(float((logits.argmax(-1) == self.images.train_labels_M[own]).cpu().double().mean()))
         if accuracies:
             record["val_acc"] = sum_in_order(accuracies) / len(accuracies)
-        return record
+        return {**record, **self._measure_finetuned()} if self._finetune else record
+
+    def _measure_finetuned(self) -> metrics.Record:
+        """The accuracy of each client's fine-tuned model on its own test shard."""
+        tuned = finetuned(self.run, self.model, self._finetune, self.round)
+        return metrics.finetuned_models([self._accuracy(*each) for each in zip(tuned, self._test_rows, strict=True)])
+
+    def _accuracy(self, model: tuple[Tree, Tree], rows: Tensor) -> float | None:
+        """The accuracy of a model on some rows of the test set; None without rows."""
+        images = self.images
+        if not len(rows):
+            return None
+        logits = self.executor.predict([model], images.test_MCHW[rows], images.prepare)[0]
+        return metrics.accuracy(logits, images.test_labels_M[rows])
 
     def _trees(self) -> dict[str, Tree]:
         return {name: getattr(self, name) for name in ("x", "buffers", "server", "states", "local")}

@@ -233,6 +233,7 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, setup: Traini
                 shards=shards,
                 steps=[local_steps(experiment, rows) for rows in shards.train],
                 participation=experiment.participation,
+                finetune=experiment.finetune,
             )
         case Centralized():
             order = stream(experiment.seed, "held out").permutation(len(data.train.labels))

@@ -113,7 +113,9 @@ def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None,
     # The rounds, evaluations and probes that the result has, which may not be those that were requested last.
     raw = {**run.experiment().to_json(), "rounds": result.wanted, "eval_every": result.eval_every()}
     if "probes" in raw:  # studies have none
-        raw["probes"] = [json.loads(probe) for probe in sorted(result.probes)]
+        measured = [json.loads(probe) for probe in sorted(result.probes)]
+        raw["probes"] = [probe for probe in measured if "name" in probe]
+        raw |= next(({"finetune": each["finetune"]} for each in measured if "name" not in each), {})
     experiment = parse_experiment(raw)
     if not result.is_of(RunRequest.of(experiment)):
         raise UserError("computed on other data than it names, or with another source code of a plug-in")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.func import vmap
 
+from flbench.errors import UserError
 from flbench.models.frozen import frozen_names
 from flbench.models.heads.base import Head
 from flbench.models.layers import Flatten, StackableLayer
@@ -105,6 +106,20 @@ def head_weight(network: nn.Module) -> str:
     """Return the name of the weight (Y, D) of the module ``head``; an empty string if the network has none."""
     names = {*dict(network.named_parameters()), *dict(network.named_buffers())}
     return "head.weight" if "head.weight" in names else ""
+
+
+def head_names(network: nn.Module) -> frozenset[str]:
+    """Return the names of the parameters and buffers of the module ``head``, with weights of the shape (Y, D).
+
+    Raises:
+        UserError: the network has no such module.
+    """
+    if not head_weight(network):
+        raise UserError(
+            "the network has no head that flbench can find, which the method needs: name its last linear layer `head`"
+        )
+    names = [*dict(network.named_parameters()), *dict(network.named_buffers())]
+    return frozenset(name for name in names if name.startswith("head."))
 
 
 def buffers_that_are(kind: Literal["constants", "local", "shares"], network: nn.Module) -> frozenset[str]:

@@ -24,7 +24,7 @@ from flbench.run_sources import Reason, Source, named_by, notes_of, readable
 from flbench.store import Result, RunRequest, changed_plugins
 
 #: Fields that do not distinguish cells at one round: what was observed, what is averaged over, and the length of a run.
-NOT_COMPARED = frozenset({"seed", "eval_every", "probes", "rounds"})
+NOT_COMPARED = frozenset({"seed", "eval_every", "probes", "finetune", "rounds"})
 
 
 @dataclass(frozen=True)

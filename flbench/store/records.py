@@ -32,7 +32,7 @@ def _ranges() -> Mapping[str, tuple[float, float]]:
     """Return the least and the most of recorded numbers, and of the items of lists, by name; all others are finite."""
     return {
         **{name: _SHARE for name, metric in METRICS.items() if metric.percent},
-        **dict.fromkeys(("train_acc", "recall", "clients", "clients_personal"), _SHARE),
+        **dict.fromkeys(("train_acc", "recall", "clients", "clients_personal", "clients_finetuned"), _SHARE),
         **{name: _COUNT for name, metric in METRICS.items() if metric.of == "run"},
         "clients_tested": _COUNT,
     }
@@ -41,7 +41,7 @@ def _ranges() -> Mapping[str, tuple[float, float]]:
 @cache
 def _depths_of_runs() -> Mapping[str, int]:
     """Return the depth of every list that the engine or a study records."""
-    depths = {"recall": 1, "clients": 1, "clients_personal": 1}
+    depths = dict.fromkeys(("recall", "clients", "clients_personal", "clients_finetuned"), 1)
     for kind in KINDS.values():
         depths |= kind.lists
     return depths

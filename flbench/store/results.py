@@ -36,7 +36,7 @@ class RunRequest:
     Attributes:
         rounds: the last round.
         evaluated: the rounds after which to evaluate.
-        probes: the probes, as canonical JSON.
+        probes: the probes, and the steps of fine-tuning if there are any, as canonical JSON.
         content: the fingerprint of the data that the run is defined on; None: any.
         plugins: the source code of the plug-ins that it uses, as ``config.plugins_of`` returns it.
     """
@@ -53,7 +53,9 @@ class RunRequest:
         if isinstance(experiment, RunRequest):
             return experiment
         raw = experiment if isinstance(experiment, Mapping) else experiment.to_json()
-        probes = frozenset(canonical_json(probe) for probe in raw.get("probes", ()))
+        steps = raw.get("finetune", 0)
+        measured = [*raw.get("probes", ()), *([{"finetune": steps}] if steps else [])]
+        probes = frozenset(map(canonical_json, measured))
         evaluated = EvaluatedRounds(raw["rounds"], raw["eval_every"], evaluated_at_start(raw))
         return cls(raw["rounds"], evaluated, probes, content_of(raw), plugins_of(raw))
 

@@ -209,7 +209,8 @@ def _plan_hash(experiments: Iterable[Experiment], search: Halving | None) -> str
     plan = hashlib.sha256()
     for run in experiments:
         probes = [label(probe) for probe in getattr(run, "probes", ())]
-        plan.update(f"{run.run_id} {run.rounds} {run.eval_every} {probes}\n".encode())
+        finetune = f" finetune {steps}" if (steps := getattr(run, "finetune", 0)) else ""
+        plan.update(f"{run.run_id} {run.rounds} {run.eval_every} {probes}{finetune}\n".encode())
     if search is not None:
         plan.update(canonical_json(search.to_json()).encode())
     return plan.hexdigest()[:16]

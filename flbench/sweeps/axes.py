@@ -55,6 +55,7 @@ def check_metric(metric: str, experiments: Iterable[Experiment]) -> None:
         recorded = [name for name, known in METRICS.items() if any(one.records(known) for one in trainings)]
         needs = {
             "with held-out data": "set val_fraction, for example to 0.1, in base",
+            "after fine-tuning": "set finetune, for example to 10 steps, in base",
             "without a shared model": "it needs a method or norm that keeps parts of the model on the clients",
         }.get(METRICS[metric].recorded, "only studies record it")
         known = ", ".join(by_similarity(metric, recorded))

@@ -75,7 +75,8 @@ def test_recomputing_compares_it_between_machines(f1: str, computed: float | Non
 def test_the_declarations_are_those_of_the_rules_before() -> None:
     """Each rule's metrics, as they were listed by hand."""
     assert {name for name, one in METRICS.items() if one.is_averaged} == {
-        *("acc", "acc_weighted", "acc_global", "acc_worst", "acc_sd", "acc_personal", "val_acc", "loss", "train_loss")
+        *("acc", "acc_weighted", "acc_global", "acc_worst", "acc_sd", "acc_personal", "acc_personal_worst", "val_acc"),
+        *("acc_finetuned", "acc_finetuned_worst", "loss", "train_loss"),
     }
     assert {name for name, one in METRICS.items() if one.is_share} == {"acc", "acc_weighted", "acc_global", "test_acc"}
     assert {name for name, one in METRICS.items() if one.is_comparable} == {
