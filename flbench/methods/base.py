@@ -148,10 +148,8 @@ class Method(Component):
     source: ClassVar[str] = "@mcmahan2017fedavg, Algorithm 1"
 
     #: Whether ``perturbed``, ``direction``, ``step``, ``rates`` and ``finish`` combine leaves element by element only,
-    #: with ``ctx.norm`` and numbers of the context but without ``counts_Y``. They are then called once for a stack of
-    #: Whether ``perturbed``, ``direction``, ``step`` and ``finish`` combine leaves element by element only, with
-    #: ``ctx.norm`` and numbers of the context but without those of classes. They are then called once for a stack of
-    #: clients, which is the last axis of all leaves. Anything else is mapped over the clients, which costs more.
+    #: with ``ctx.norm`` and numbers of the context but without those of classes. They are then called once for a stack
+    #: of clients, which is the last axis of all leaves. Anything else is mapped over the clients, which costs more.
     elementwise: ClassVar[bool] = False
 
     #: Fields that hooks need as Python numbers, such as a count. Runs that differ in one are not trained as one stack.
