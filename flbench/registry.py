@@ -150,8 +150,28 @@ class Registry(Generic[C]):
 
     @cached_property
     def classes(self) -> dict[str, type[C]]:
-        """Every registered class by name, in the order of registration; a warning names what cannot be loaded, once."""
+        """Every registered class by name; a warning names what cannot be loaded, once.
+
+        Ours come in the order of their modules, but after what they derive from, whoever imported one of them first.
+        Others follow in the order of registration.
+        """
         self._discovery.load()
+        here = package_of(__name__)
+        modules: dict[str, list[str]] = {}
+        for name, cls in sorted(self._classes.items(), key=lambda item: item[1].__module__):
+            if package_of(cls.__module__) == here:
+                modules.setdefault(cls.__module__, []).append(name)
+        ordered: dict[str, type[C]] = {}
+
+        def add(module: str) -> None:
+            names = modules.pop(module, [])
+            for base in (base for name in names for base in self._classes[name].__mro__):
+                add(base.__module__)
+            ordered.update({name: self._classes[name] for name in names})
+
+        for module in list(modules):
+            add(module)
+        self._classes = {**ordered, **self._classes}
         return self._classes
 
     def __getitem__(self, name: str) -> type[C]:

@@ -10,6 +10,7 @@ left out where it is the official content of that name, so ``cifar10`` alone mea
 
 from flbench.config.base import REQUEST_FIELDS, Experiment, canonical_json, digest
 from flbench.config.components import FieldProblem, content_of, registry_of
+from flbench.config.devices import require_device
 from flbench.config.evaluations import MAX_ROUNDS, EvaluatedRounds, evaluated_at_start, request_problem
 from flbench.config.kinds import (
     KINDS,
@@ -36,7 +37,7 @@ from flbench.config.parse import (
     parse_field,
     short_name,
 )
-from flbench.config.training import FUSABLE, Centralized, Federated, Training, cohort_size, require_device
+from flbench.config.training import FUSABLE, Centralized, Federated, Training, cohort_size
 
 __all__ = [
     "ALIASES",

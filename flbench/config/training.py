@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field
@@ -12,7 +11,6 @@ from flbench.config.base import Check, Derived, Experiment, Rounds, Spelling, Wh
 from flbench.config.kinds import KINDS
 from flbench.config.schedules import CONSTANT, LrSchedule, schedule_problem
 from flbench.config.trained_parts import ALL, TrainedParts, leaves_head
-from flbench.errors import UserError
 from flbench.messages import counted
 from flbench.metric_specs import Metric
 from flbench.registry import Component
@@ -371,35 +369,3 @@ class Centralized(_Training):
 
 #: The kinds that train on a data set.
 Training = Federated | Centralized
-
-
-def require_device(experiments: Iterable[Experiment], device: Callable[[], str]) -> None:
-    """Raise UserError where a device (``cpu``, ``cuda`` or ``mps``) cannot compute an experiment.
-
-    ``device`` is called only if needed: looking for CUDA imports torch, which takes seconds.
-
-    Raises:
-        UserError: the precision is tf32, and the device a CPU; or the device is MPS, and the experiment more than
-            training in fp32.
-    """
-    special = [one for one in experiments if _mps_problem(one)]
-    if not special or (used := device()) == "cuda":
-        return
-    if used == "mps":
-        raise UserError(f"{_mps_problem(special[0])}; use --device cpu")
-    if any(getattr(experiment, "precision", None) == "tf32" for experiment in special):
-        raise UserError(
-            "precision: tf32 exists on GPUs only: on a CPU it would be fp32 under another run id. Use precision: fp32, "
-            "or a GPU (`flbench run --device cuda`; in a sweep `--set resources.gpus=1`)"
-        )
-
-
-def _mps_problem(experiment: Experiment) -> str:
-    """Return why MPS, which has no float64, cannot compute an experiment; empty if it can."""
-    if not isinstance(experiment, Training):
-        return f"kind: {experiment.kind} computes in float64, which MPS does not have"
-    if experiment.precision != "fp32":
-        return f"precision: {experiment.precision} is not supported on MPS, which has no float64; fp32 is"
-    if experiment.probes:
-        return "probes: they compute in float64, which MPS does not have"
-    return ""
