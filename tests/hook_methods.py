@@ -199,6 +199,35 @@ class PhasedElementwise(Phased):
 
 
 @dataclass(frozen=True)
+class Uploading(Method):
+    """Half of what is to be sent, clipped and noisy; the rest is sent with the next change."""
+
+    limit: float = 0.1
+
+    def init_client(self, x: Tree, buffers: Tree) -> Tree:
+        return tmap(lambda leaf: 0 * leaf, x)
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        return tmap(lambda rest: 0.9 * rest, ctx.client), {}
+
+    def upload(self, change: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        whole = tmap(lambda d, rest: d + rest, change, ctx.client)
+        factor = 0.5 * (self.limit / ctx.norm(whole)).clamp(max=1)
+        sent = {name: factor * leaf + 0.01 * ctx.random.normal(name, leaf) for name, leaf in reversed(whole.items())}
+        return sent, tmap(lambda d, s: d - s, whole, sent)
+
+    def upload_bytes(self, x: Tree) -> int:
+        return 7
+
+
+@dataclass(frozen=True)
+class UploadingElementwise(Uploading):
+    """The same for all clients of a stack."""
+
+    elementwise: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class Everything(Taught, Sharp, Median, Ahead, Smoothed):
     """All hooks at once."""
 
@@ -237,7 +266,7 @@ class Statistical(Method):
 METHODS: list[Method] = [
     Taught(), Sharp(), Median(), Ahead(), Averaged(), Decaying(), DecayingElementwise(), Smoothed(),
     Stepping(), SteppingElementwise(), Noisy(), NoisyElementwise(),
-    Phased(), PhasedElementwise(), Everything(), Statistical(),
+    Phased(), PhasedElementwise(), Uploading(), UploadingElementwise(), Everything(), Statistical(),
 ]  # fmt: skip
 
 #: For each method a field of which runs trained together have different values.
@@ -253,6 +282,8 @@ FIELDS = {
     NoisyElementwise: "noise",
     Phased: "share",
     PhasedElementwise: "share",
+    Uploading: "limit",
+    UploadingElementwise: "limit",
 }
 
 

@@ -75,7 +75,8 @@ class ClientInit:
 class ClientResult:
     """What ``ClientInit`` holds, after training; the message; the mean training loss of the steps.
 
-    ``buffers`` has nothing that is frozen.
+    ``buffers`` has nothing that is frozen. ``sent`` is what the method sends in place of the change of the shared
+    parameters; empty: the change itself.
     """
 
     params: Tree
@@ -84,6 +85,7 @@ class ClientResult:
     state: Tree
     message: Tree
     loss: Tensor
+    sent: Tree = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

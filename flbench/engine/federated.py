@@ -93,7 +93,7 @@ class FederatedTrainer(Trainer):
         self._shards, self._finetune = shards, finetune
         self._test_rows = [self._to_device(rows) for rows in shards.test]
         moving = {name: leaf for name, leaf in self.buffers.items() if name not in constants}
-        self._bytes_up = tree_bytes(moving) + (tree_bytes(self.x) if method.sends_change else 0)
+        self._bytes_up = tree_bytes(moving) + method.upload_bytes(self.x)
         received = method.broadcast(self.x, self.server)[1]
         self._bytes_down = tree_bytes(moving) + tree_bytes(self.x) + tree_bytes(received)
         self.group = RunGroup((self.run,))

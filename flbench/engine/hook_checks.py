@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Set
 from contextlib import AbstractContextManager
 from dataclasses import fields
-from numbers import Real
+from numbers import Integral, Real
 from threading import RLock
 from typing import Any
 
@@ -222,6 +222,18 @@ def _finish(value: Any, w: Tree, ctx: Context) -> str | None:
     return None
 
 
+def _upload(value: Any, change: Tree, ctx: Context) -> str | None:
+    return (
+        _pair(value, "change as it is sent", "client's next state")
+        or _like(value[0], change, " in what is sent")
+        or _like(value[1], ctx.client, " in the client's state")
+    )
+
+
+def _upload_bytes(value: Any, x: Tree) -> str | None:
+    return None if isinstance(value, Integral) and int(value) >= 0 else f"{_what(value)}; expected a whole number of bytes"
+
+
 def _server_step(value: Any, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> str | None:
     return (
         _pair(value, "server's next parameters", "server's next state")
@@ -264,6 +276,8 @@ _CHECKS: dict[str, Callable[..., str | None]] = {
     "step": _like_first,
     "rates": _rates,
     "finish": _finish,
+    "upload": _upload,
+    "upload_bytes": _upload_bytes,
     "delta_weights": _weights,
     "message_weights": _weights,
     "aggregate": _aggregate,

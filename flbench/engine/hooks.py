@@ -44,7 +44,7 @@ def mean_over_batch(each_NB: Tensor, sizes: Tensor | None) -> Tensor:
 
 
 #: The hooks that are applied to one client or mapped over a stack.
-CLIENT_HOOKS = ("teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "rates", "finish")
+CLIENT_HOOKS = ("teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "rates", "finish", "upload")
 
 #: The phase in which all parameters move.
 _WHOLE = Phase({})
@@ -230,13 +230,34 @@ class LiftedHooks:
 
     def finish(self, params: Tree, buffers: Tree, statistics: Tree) -> tuple[Tree, Tree]:
         """Return the next state and the message, after the last step."""
+        if not self._own & {"finish", "upload"}:
+            return self._context.client, {}
+        self._replace(buffers=buffers, **statistics)
         if "finish" not in self._own:
             return self._context.client, {}
-        self._own_context |= {"buffers": buffers, **statistics}
-        self._context = replace(self._context, buffers=buffers, **statistics)
-        self._all_clients = None
         out: tuple[Tree, Tree] = self._apply_to_trees("finish", params)
         return out
+
+    def upload(self, start: Tree, params: Tree, state: Tree) -> tuple[Tree, Tree]:
+        """Return what is sent in place of the change from ``start``, empty for the change itself, and the next state.
+
+        Args:
+            start: the weights before the first step.
+            params: those after the last.
+            state: the client's after ``finish``.
+        """
+        if "upload" not in self._own:
+            return {}, state
+        self._replace(client=state)
+        change = {name: params[name] - start[name] for name in self._context.x}
+        sent, after = self._apply_to_trees("upload", change)
+        return {name: sent[name] for name in change}, after  # a method may give them another order
+
+    def _replace(self, **own: Any) -> None:
+        """Put other trees of each client into the context."""
+        self._own_context |= own
+        self._context = replace(self._context, **own)
+        self._all_clients = None
 
 
 def _at(context: Context, step: int) -> Context:

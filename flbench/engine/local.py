@@ -108,10 +108,11 @@ def local_train(
                     covariances=task.method.statistics == "covariance",
                 )
         state, message = lifted.finish(params, buffers, statistics)
+        sent, state = lifted.upload(start.params, params, state)
         every = zip(takes, gradient.losses(notes), strict=True)
         losses = [_where(training, {"loss": loss})["loss"] for training, loss in every]
     loss = reduce(torch.add, losses) / start.steps  # one by one: zeros of steps not taken change no bit
-    return ClientResult(params, buffers, velocity, state, message, loss)
+    return ClientResult(params, buffers, velocity, state, message, loss, sent)
 
 
 def _rates_of(lr: float | Tensor, params: Tree) -> float | list[Tensor]:

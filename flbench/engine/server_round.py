@@ -286,7 +286,7 @@ class _Tally:
         share, of_delta, of_message = weights_5n[:3]
         if not self._message:
             self._message = {name: torch.zeros_like(leaf[0]) for name, leaf in result.message.items()}
-        changes = {name: result.params[name] - leaf for name, leaf in self._sent.x.items()}
+        changes = result.sent or {name: result.params[name] - leaf for name, leaf in self._sent.x.items()}
         if self._keep or self._aggregates:
             self._changes.append(changes)
         if self._aggregates:

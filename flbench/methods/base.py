@@ -10,8 +10,8 @@ One round (x: server parameters, m_k: training samples of client k, S: the parti
     the server:    x0, server tree = broadcast(x, server state)
     every k in S:  w = x0, then K steps of  g = grad [loss(w) + penalty(w)], or the same at perturbed(w, g)
                                             w <- w - lr step(w, momentum(direction(w, g + weight_decay w)))
-                   client state, message = finish(w)
-    the server:    delta = aggregate(w_k - x0) = sum_k p_k (w_k - x0),   message = sum_k q_k message_k
+                   client state, message = finish(w),   d_k, client state = upload(w - x0) = w - x0
+    the server:    delta = aggregate(d_k) = sum_k p_k d_k,   message = sum_k q_k message_k
                    x, server state <- server_step(x, delta, message, server state)
     reported:      evaluated(x, server state)
 
@@ -90,7 +90,7 @@ class Context:
         round: number of the round, from 0; a 0-d tensor where the round is recorded or shared with other runs.
         head: name of the head's weight (Y, D); empty if the network has no head that flbench can find.
         buffers: the client's buffers at the start of the round; in ``finish`` after the last local step.
-        step: number of the local step, from 0; -1 outside of the steps (``teachers``, ``finish``).
+        step: number of the local step, from 0; -1 outside of the steps (``teachers``, ``finish``, ``upload``).
         random: random numbers of the client, the round and the step; elementwise hooks may use it.
         means_YD, covariances_YDD: in ``finish`` the features of its training data, if the method has ``statistics``.
     """
@@ -147,9 +147,9 @@ class Method(Component):
     equation: ClassVar[str] = "x <- x + server_lr sum_k m_k/m (w_k - x)"
     source: ClassVar[str] = "@mcmahan2017fedavg, Algorithm 1"
 
-    #: Whether ``perturbed``, ``direction``, ``step``, ``rates`` and ``finish`` combine leaves element by element only,
-    #: with ``ctx.norm`` and numbers of the context but without those of classes. They are then called once for a stack
-    #: of clients, which is the last axis of all leaves. Anything else is mapped over the clients, which costs more.
+    #: Whether ``perturbed``, ``direction``, ``step``, ``rates``, ``finish`` and ``upload`` combine leaves element by
+    #: element only, with ``ctx.norm`` and numbers of the context but without those of classes. They are then called
+    #: once for a stack of clients, which is the last axis of all leaves. Anything else is mapped, which costs more.
     elementwise: ClassVar[bool] = False
 
     #: Fields that hooks need as Python numbers, such as a count. Runs that differ in one are not trained as one stack.
@@ -160,10 +160,6 @@ class Method(Component):
 
     #: Whether batch statistics stay on the clients, so that norms with another policy for them are refused.
     keeps_statistics: ClassVar[bool] = False
-
-    #: Whether clients send their change w_k - x0 besides the message of ``finish``. False: the message takes its place,
-    #: and bytes up count the message and the running statistics alone. The engine sums the changes all the same.
-    sends_change: ClassVar[bool] = True
 
     #: Statistics of each class's features (the head's input, in evaluation mode) over all of a client's training data,
     #: which the engine computes after the last local step for ``finish``: one more forward pass over these data. Means
@@ -259,6 +255,14 @@ class Method(Component):
         """Return the client's next state and its message to the server, after the last local step at ``w``."""
         return ctx.client, {}
 
+    def upload(self, change: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        """Return what is sent in place of the change w_k - x0, and the client's next state, after ``finish``."""
+        return change, ctx.client
+
+    def upload_bytes(self, x: Tree) -> int:
+        """Return the bytes of one client's change as it is sent; 0 if the message takes its place."""
+        return sum(leaf.numel() * leaf.element_size() for leaf in x.values())  # exact: whole numbers
+
     def delta_weights(self, cohort: Cohort) -> Sequence[float]:
         """Return the weight of each participant's change; they need not add up to 1."""
         return cohort.share
@@ -271,7 +275,7 @@ class Method(Component):
         """Return delta, by default the weighted sum, which the engine computes without holding all changes in memory.
 
         Args:
-            changes_n: w_k - x0 of all participants, along the first axis, ascending.
+            changes_n: what ``upload`` returns of all participants, along the first axis, ascending.
             weights_n: their ``delta_weights``.
             ctx: with their losses, label counts and messages.
 

@@ -32,7 +32,6 @@ class FedCM(Method):
     equation: ClassVar[str] = "w <- w - lr (alpha g + (1 - alpha) D), D <- sum_k m_k/m (x - w_k) / (K lr)"
     source: ClassVar[str] = "@xu2021fedcm"
     elementwise: ClassVar[bool] = True
-    sends_change: ClassVar[bool] = False
 
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.1
 
@@ -49,6 +48,10 @@ class FedCM(Method):
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Return the mean step of the round, in units of the learning rate, as the message."""
         return ctx.client, tmap(lambda x, w: (x - w) / ctx.steps / ctx.lr, ctx.x, w)
+
+    def upload_bytes(self, x: Tree) -> int:
+        """Return 0: the change is K lr times the message."""
+        return 0
 
     def message_weights(self, cohort: Cohort) -> Sequence[float]:
         """Weigh steps as FedAvg weighs changes."""

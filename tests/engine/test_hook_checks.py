@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -73,6 +74,12 @@ class Every(Method):
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         return tmap(lambda old, new: new, ctx.client, w), {"sum": sum(leaf.sum() for leaf in w.values())}
+
+    def upload(self, change: Tree, ctx: Context) -> Any:
+        return [dict(reversed(change.items())), ctx.client]
+
+    def upload_bytes(self, x: Tree) -> Any:
+        return np.int64(12)
 
     def delta_weights(self, cohort: Any) -> Any:
         return tuple(cohort.share)
@@ -196,6 +203,11 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("finish", lambda self, w, ctx: (ctx.client, None), "returned None in the message; expected a dict of tensors by"),
     ("finish", lambda self, w, ctx: (ctx.client, {"n": ctx.counts_Y}), "as 'n' in the message; expected floating-poin"),
     ("finish", lambda self, w, ctx: (tmap(lambda leaf: leaf.sum(), ctx.client), {}), "in the client's state; expected"),
+    ("upload", lambda self, change, ctx: change, "dict; expected a pair: (the change as it is sent, the client's"),
+    ("upload", lambda self, change, ctx: ({}, ctx.client), "in what is sent; expected the names 'trunk"),
+    ("upload", lambda self, change, ctx: (change, ctx.counts_Y), "in the client's state; expected a dict of"),
+    ("upload_bytes", lambda self, x: 1.5, "returned 1.5; expected a whole number of bytes"),
+    ("upload_bytes", lambda self, x: -1, "returned -1; expected a whole number of bytes"),
     ("delta_weights", lambda self, cohort: cohort.share[1:], "returned 2 values; expected 3 numbers, one for each"),
     ("delta_weights", lambda self, *_: 1.0, "returned 1.0; expected 3 numbers, one for each participant"),
     ("message_weights", lambda self, cohort: ["a"] * 3, "returned 'a' among its values; expected 3 numbers"),
