@@ -84,6 +84,8 @@ def _lock_step_is_possible(norm: Any, method: Any, local_epochs: int | None) -> 
         return None
     if local_epochs is not None:
         return f"the clients of {norm.label()} take each step together; give local_steps in place of local_epochs"
+    if method.trains:
+        return f"the clients of {norm.label()} take each step together, and {method.label()} trains each by itself"
     if method.perturbs:
         return f"the clients of {norm.label()} share one pass of a step, and {method.label()} takes two"
     return None
@@ -135,6 +137,19 @@ def _weights_know_the_optimizer(method: Any, optimizer: str, nesterov: bool) -> 
         return None
     found = "nesterov" if optimizer == "sgd" else f"optimizer: {optimizer}"
     return f"{method.label()} weighs the changes by the steps of SGD with plain momentum, not with {found}"
+
+
+#: The fields of the local optimizer, with their defaults.
+_OPTIMIZER = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "clip_norm": None, "agc": None}
+
+
+def _own_steps_have_no_optimizer(method: Any, *values: Any) -> str | None:
+    if not method.trains:
+        return None
+    for (name, plain), value in zip(_OPTIMIZER.items(), values, strict=True):
+        if value != plain:
+            return f"{method.label()} takes its own local steps, which {name}: {value} does not reach; leave it out"
+    return None
 
 
 def _probes_meet_evaluations(probes: tuple[Any, ...], eval_every: int) -> str | None:
@@ -286,6 +301,7 @@ class Federated(_Training):
         Check(("rounds", "lr_schedule"), "lr_schedule", schedule_problem),
         Check(("optimizer", "momentum"), "momentum", _adam_has_no_momentum),
         Check(("method", "optimizer", "nesterov"), "method", _weights_know_the_optimizer),
+        Check(("method", *_OPTIMIZER), "method", _own_steps_have_no_optimizer),
         Check(("method", "head"), "head", _head_is_trained),
         Check(("method", "train"), "train", _method_has_its_head),
         Check(("method", "norm"), "norm", _statistics_are_left_to_the_norm),

@@ -63,6 +63,8 @@ class FederatedTrainer(Trainer):
         counts = np.stack([np.bincount(labels[rows], minlength=setup.images.classes) for rows in shards.train])
         size, head = cohort_size(count, participation), head_weight(network)
         frozen = frozen_names(network)
+        if method.trains and setup.executor.name != "loop":
+            raise UserError(f"{method.label()} trains each client by itself; use the loop executor")
         if method.trains_head and head in frozen:
             raise UserError(f"{method.label()} trains the rows of the head, and the model's {head} is frozen")
         constants, receive_shares = buffers_that_are("constants", network), buffers_that_are("shares", network)

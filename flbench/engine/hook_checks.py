@@ -222,6 +222,13 @@ def _finish(value: Any, w: Tree, ctx: Context) -> str | None:
     return None
 
 
+def _train(value: Any, w: Tree, *_: Any) -> str | None:
+    if problem := _pair(value, "weights after training", "mean loss") or _like(value[0], w, " in the weights"):
+        return problem
+    valid = isinstance(value[1], Tensor) and value[1].dim() == 0
+    return None if valid else f"{_what(value[1])} as the loss; expected a tensor of shape ()"
+
+
 def _upload(value: Any, change: Tree, ctx: Context) -> str | None:
     return (
         _pair(value, "change as it is sent", "client's next state")
@@ -231,7 +238,9 @@ def _upload(value: Any, change: Tree, ctx: Context) -> str | None:
 
 
 def _upload_bytes(value: Any, x: Tree) -> str | None:
-    return None if isinstance(value, Integral) and int(value) >= 0 else f"{_what(value)}; expected a whole number of bytes"
+    return (
+        None if isinstance(value, Integral) and int(value) >= 0 else f"{_what(value)}; expected a whole number of bytes"
+    )
 
 
 def _server_step(value: Any, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> str | None:
@@ -275,6 +284,7 @@ _CHECKS: dict[str, Callable[..., str | None]] = {
     "direction": _like_first,
     "step": _like_first,
     "rates": _rates,
+    "train": _train,
     "finish": _finish,
     "upload": _upload,
     "upload_bytes": _upload_bytes,

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from flbench.engine.clients import ClientInit, ClientTask
 from flbench.engine.phases import Factor, Phase
 from flbench.errors import UserError
-from flbench.methods.base import Batch, Context, Method, Outputs, Tree, overrides
+from flbench.methods.base import Batch, Batches, Context, Forward, Method, Outputs, Tree, overrides
 from flbench.models.layers import at_least_float
 from flbench.tensor_streams import Random
 
@@ -44,7 +44,9 @@ def mean_over_batch(each_NB: Tensor, sizes: Tensor | None) -> Tensor:
 
 
 #: The hooks that are applied to one client or mapped over a stack.
-CLIENT_HOOKS = ("teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "rates", "finish", "upload")
+CLIENT_HOOKS = (
+    "teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "rates", "train", "finish", "upload",
+)  # fmt: skip
 
 #: The phase in which all parameters move.
 _WHOLE = Phase({})
@@ -65,6 +67,7 @@ class LiftedHooks:
     Attributes:
         teachers: the parameters and buffers of each teacher by its name.
         perturbs: whether the method perturbs the weights.
+        trains: whether it replaces the steps.
         own_loss: whether the loss is another one than the mean cross-entropy of the logits.
     """
 
@@ -90,7 +93,7 @@ class LiftedHooks:
         self._stacked = start.relative_size.dim() == 1
         self._all_clients: tuple[Method, Context] | None = None
         self._own = {hook for hook in CLIENT_HOOKS if overrides(type(method), hook)}
-        self.perturbs = "perturbed" in self._own
+        self.perturbs, self.trains = "perturbed" in self._own, "train" in self._own
         self.own_loss = bool(self._own & {"logits", "loss", "penalty"})
         self.teachers = self._teachers(start) if "teachers" in self._own else {}
 
@@ -227,6 +230,11 @@ class LiftedHooks:
             return {name: value for name, value in every.items() if isinstance(value, Tensor)}
 
         return {**self._lift(one_client)(self._own_context, self._hyperparameters), **numbers}
+
+    def train(self, params: Tree, batches: Batches, forward: Forward) -> tuple[Tree, Tensor]:
+        """Return the weights after the training of one client, and its mean loss, as the method computes them."""
+        w, loss = self._method.train(params, batches, self._context, forward)
+        return {name: w[name].detach() for name in params}, loss.detach()
 
     def finish(self, params: Tree, buffers: Tree, statistics: Tree) -> tuple[Tree, Tree]:
         """Return the next state and the message, after the last step."""

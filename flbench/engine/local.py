@@ -19,8 +19,12 @@ from flbench.engine.clients import ClientInit, ClientResult, ClientTask
 from flbench.engine.device_data import OwnBatch
 from flbench.engine.gradients import Passes, autocast, evaluating, gradient_of
 from flbench.engine.hooks import Lift, LiftedHooks
+from flbench.engine.own_training import OwnTraining
 from flbench.methods.base import Tree, tmap
 from flbench.models.layers import at_least_float
+
+#: For each local step the network's input, labels, the sizes of partial batches, and the key of the step's masks.
+Steps = Iterable[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]
 
 
 def local_train(
@@ -28,7 +32,7 @@ def local_train(
     lift: Lift,
     task: ClientTask,
     start: ClientInit,
-    batches: Iterable[tuple[Tensor, Tensor, Tensor | None, Tensor | None]],
+    batches: Steps,
     own: Iterable[OwnBatch] = (),
 ) -> ClientResult:
     """Run the local steps.
@@ -48,12 +52,46 @@ def local_train(
     Returns:
         The state after training; for a stack every tensor has the leading axis N.
     """
-    sgd, names = task.sgd, list(start.params)
-    params, velocity = tmap(torch.clone, start.params), tmap(torch.clone, start.velocity)
+    lifted = LiftedHooks(task.method, lift, task, start)
     frozen = {name: start.buffers[name] for name in task.frozen}
     # Batch normalization updates them in place.
     buffers = tmap(torch.clone, {name: leaf for name, leaf in start.buffers.items() if name not in frozen})
-    lifted = LiftedHooks(task.method, lift, task, start)
+    if lifted.trains:
+        params, velocity = tmap(torch.clone, start.params), start.velocity
+        steps = [(images, labels, key) for images, labels, _, key in batches]
+        training = OwnTraining(steps, passes, params.keys(), buffers, frozen, task.autocast)
+        params, loss = lifted.train(params, training, training.forward)
+    else:
+        params, buffers, velocity, loss = _steps(passes, lift, lifted, task, start, batches, buffers, frozen)
+    lifted.begin(-1)
+    with torch.no_grad():
+        statistics: Tree = {}
+        if task.method.statistics:
+            with evaluating([passes.network]), autocast(start.counts_Y.device, task.autocast):
+                statistics = class_statistics(
+                    lambda images: at_least_float(passes.forward(params, {**buffers, **frozen}, images)[0]),
+                    own,
+                    start.counts_Y,
+                    covariances=task.method.statistics == "covariance",
+                )
+        state, message = lifted.finish(params, buffers, statistics)
+        sent, state = lifted.upload(start.params, params, state)
+    return ClientResult(params, buffers, velocity, state, message, loss, sent)
+
+
+def _steps(
+    passes: Passes,
+    lift: Lift,
+    lifted: LiftedHooks,
+    task: ClientTask,
+    start: ClientInit,
+    batches: Steps,
+    buffers: Tree,
+    frozen: Tree,
+) -> tuple[Tree, Tree, Tree, Tensor]:
+    """Return parameters, buffers, the optimizer's state and the mean loss after the steps of SGD."""
+    sgd, names = task.sgd, list(start.params)
+    params, velocity = tmap(torch.clone, start.params), tmap(torch.clone, start.velocity)
     gradient = gradient_of(passes, lifted, task.autocast)
     gradient_there = gradient_of(passes, lifted, task.autocast) if lifted.perturbs else None
     rates = _rates_of(task.each.get("lr", sgd.lr), params)
@@ -96,23 +134,11 @@ def local_train(
             steps = _where(training, phase.of_step(lifted.step(params, direction)))
             _descend(weights, [steps[name] for name in names], rates)  # a method may give them another order
             buffers = _where(training, buffers, buffers_before)
-    lifted.begin(-1)
     with torch.no_grad():
-        statistics: Tree = {}
-        if task.method.statistics:
-            with evaluating([passes.network]), autocast(start.counts_Y.device, task.autocast):
-                statistics = class_statistics(
-                    lambda images: at_least_float(passes.forward(params, {**buffers, **frozen}, images)[0]),
-                    own,
-                    start.counts_Y,
-                    covariances=task.method.statistics == "covariance",
-                )
-        state, message = lifted.finish(params, buffers, statistics)
-        sent, state = lifted.upload(start.params, params, state)
         every = zip(takes, gradient.losses(notes), strict=True)
         losses = [_where(training, {"loss": loss})["loss"] for training, loss in every]
     loss = reduce(torch.add, losses) / start.steps  # one by one: zeros of steps not taken change no bit
-    return ClientResult(params, buffers, velocity, state, message, loss, sent)
+    return params, buffers, velocity, loss
 
 
 def _rates_of(lr: float | Tensor, params: Tree) -> float | list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +44,8 @@ from flbench.models.network import head_weight
 from flbench.models.norms import Norm
 from flbench.models.trained_parts import train_only
 from flbench.streams import stream
+
+_log = logging.getLogger(__name__)
 
 #: On a CPU clients are stacked if one client's local step takes fewer floating-point operations than this. It lies
 #: between a small MLP (5 MFLOP, where overhead dominates) and a CNN (2,600 MFLOP, where a client saturates a core).
@@ -102,6 +105,8 @@ def make_trainer(
     record = None
     if executor_for(experiment, data, device=device, wanted=executor, network=first) == "loop":
         runner = LoopExecutor([network() for _ in range(pool)], autocast)
+        if _method(experiment).trains and device != "cpu":
+            _log.warning("%s trains each client by itself: no stacks, no graphs", _method(experiment).label())
     elif device != "cuda":
         runner = StackedExecutor(network(), autocast)
     else:
@@ -169,9 +174,14 @@ def executor_for(
     on the device, if there is one already; its weights and buffers stay as they are.
 
     Raises:
-        flbench.errors.UserError: the norm needs all clients in one stack, and the loop is wanted.
+        flbench.errors.UserError: the norm needs all clients in one stack, and the loop is wanted; or the other way
+            round, because of the method.
     """
-    norm = cast(Norm, experiment.norm)
+    norm, method = cast(Norm, experiment.norm), _method(experiment)
+    if method.trains:
+        if wanted == "stacked":
+            raise UserError(f"executor: {method.label()} trains each client by itself; use auto or loop")
+        return "loop"
     if norm.lock_step:
         if wanted == "loop":
             raise UserError(f"executor: the clients of {norm.label()} take each step together; use auto or stacked")
@@ -181,7 +191,7 @@ def executor_for(
     if wanted != "auto" and _drops_last(experiment):
         return wanted
     network, image = make_network(experiment, data, device) if network is None else network, _image(data)
-    if not _drops_last(experiment) and not stacks_partial_batches(_method(experiment), network, image):
+    if not _drops_last(experiment) and not stacks_partial_batches(method, network, image):
         return "loop"
     if wanted != "auto":
         return wanted

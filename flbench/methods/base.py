@@ -25,7 +25,7 @@ This module does not import torch: trees are only combined by their own arithmet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from flbench.config import Federated
 
 Tree = dict[str, Any]  # of tensors
+Batches = Iterable["tuple[Tensor, Tensor]"]
+Forward = Callable[[Tree, "Tensor"], "Outputs"]
 
 #: Whose form of a method: its own paper's, the label-skew paper's text, or the label-skew paper's code.
 Variant = Literal["original", "text", "code"]
@@ -184,6 +186,11 @@ class Method(Component):
         """Whether a step takes a second gradient, at other weights."""
         return overrides(type(self), "perturbed")
 
+    @property
+    def trains(self) -> bool:
+        """Whether it replaces the local steps by its own, so that clients are trained one by one."""
+        return overrides(type(self), "train")
+
     def same_as(self, experiment: Federated) -> Method:
         """Return the method that trains the same model in an experiment with this one: itself, unless overridden.
 
@@ -250,6 +257,13 @@ class Method(Component):
     def rates(self, name: str, ctx: Context) -> float | Tensor:
         """Return the factor of the learning rate of a parameter in this step; at 0 its optimizer stands still, too."""
         return 1.0
+
+    def train(self, w: Tree, batches: Batches, ctx: Context, forward: Forward) -> tuple[Tree, Tensor]:
+        """Return the weights after the client's own training and its mean loss, 0-d: replaces all steps; loop only.
+
+        ``batches`` are images and labels of each step, and ``forward(w, images)`` runs the network in training mode.
+        """
+        raise NotImplementedError
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Return the client's next state and its message to the server, after the last local step at ``w``."""
