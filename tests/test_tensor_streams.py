@@ -11,26 +11,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from flbench.streams import code
 from flbench.tensor_streams import Random, client_keys, generated, server_key
-
-ALL = 2**64
-
-
-def splitmix(key: int, count: int) -> list[int]:
-    """Return numbers of the generator as its authors write it, seeded with the mixed key."""
-
-    def mix(bits: int) -> int:
-        bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 % ALL
-        bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB % ALL
-        return bits ^ (bits >> 31)
-
-    return [mix((mix(key) + number * 0x9E3779B97F4A7C15) % ALL) for number in range(1, count + 1)]
-
-
-def key_of(seed: int, client: int, round: int, purpose: str, step: int) -> int:
-    start = code(f"client of seed {seed}") + 0x9E3779B97F4A7C15 * client + 0xD1B54A32D192ED03 * round
-    return start % ALL ^ code(f"{purpose}, step {step}")
+from tests.splitmix import ALL, key_of, normals, splitmix, uniforms
 
 
 def test_the_generator_is_splitmix() -> None:
@@ -43,11 +25,9 @@ def test_the_generator_is_splitmix() -> None:
 def test_numbers_by_hand(dtype: torch.dtype, digits: int, error: float) -> None:
     (key,) = client_keys(5, torch.tensor([7]), 3)
     like, random = torch.empty(2, 3, dtype=dtype), Random(key, step=4)
-    bits = splitmix(key_of(5, 7, 3, "noise", 4), 12)
-    share = [(number >> (64 - digits)) / 2**digits for number in bits]
-    assert random.uniform("noise", like).flatten().tolist() == share[:6]
-    pairs = zip(share[:6], share[6:], strict=True)
-    expected = [math.sqrt(-2 * math.log(1 - u)) * math.cos(2 * math.pi * v) for u, v in pairs]
+    own = key_of(5, 7, 3, "noise", 4)
+    assert random.uniform("noise", like).flatten().tolist() == uniforms(own, 6, digits)
+    expected = normals(own, 6, digits)
     found = random.normal("noise", like)
     assert found.dtype == dtype and found.shape == (2, 3)
     assert found.flatten().tolist() == pytest.approx(expected, rel=0, abs=error)

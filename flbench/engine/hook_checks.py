@@ -19,7 +19,7 @@ from torch import Tensor
 from flbench.engine.randomness import generator_states, moved
 from flbench.errors import PROCESS_ENDS, UserError, out_of_memory
 from flbench.messages import hook_at, reason
-from flbench.methods.base import Batch, Cohort, Context, Method, ServerContext, Tree, overrides
+from flbench.methods.base import Batch, Batches, Cohort, Context, Forward, Method, ServerContext, Tree, overrides
 
 _TREE = "a dict of tensors by name"
 
@@ -222,11 +222,14 @@ def _finish(value: Any, w: Tree, ctx: Context) -> str | None:
     return None
 
 
-def _train(value: Any, w: Tree, *_: Any) -> str | None:
-    if problem := _pair(value, "weights after training", "mean loss") or _like(value[0], w, " in the weights"):
+def _train(value: Any, w: Tree, batches: Batches, ctx: Context, forward: Forward) -> str | None:
+    if not isinstance(value, tuple | list) or len(value) != 3:
+        return f"{_what(value)}; expected three values: the weights, the client's next state, the mean loss"
+    after, state, loss = value
+    if problem := _like(after, w, " in the weights") or _like(state, ctx.client, " in the client's state"):
         return problem
-    valid = isinstance(value[1], Tensor) and value[1].dim() == 0
-    return None if valid else f"{_what(value[1])} as the loss; expected a tensor of shape ()"
+    valid = isinstance(loss, Tensor) and loss.dim() == 0
+    return None if valid else f"{_what(loss)} as the loss; expected a tensor of shape ()"
 
 
 def _upload(value: Any, change: Tree, ctx: Context) -> str | None:

@@ -233,7 +233,8 @@ class LiftedHooks:
 
     def train(self, params: Tree, batches: Batches, forward: Forward) -> tuple[Tree, Tensor]:
         """Return the weights after the training of one client, and its mean loss, as the method computes them."""
-        w, loss = self._method.train(params, batches, self._context, forward)
+        w, state, loss = self._method.train(params, batches, self._context, forward)
+        self._replace(client=state)
         return {name: w[name].detach() for name in params}, loss.detach()
 
     def finish(self, params: Tree, buffers: Tree, statistics: Tree) -> tuple[Tree, Tree]:

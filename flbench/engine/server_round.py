@@ -311,7 +311,8 @@ class _Tally:
         state, run = self._state, self._run
         changes, delta = _cat(self._changes) if self._changes else {}, self._delta
         random = Random(server_key(run.setup.seed, round))
-        context = ServerContext(run.cohort_size / len(run.rows), round, run.head, random, self._sent.x)
+        participation, clients = run.cohort_size / len(run.rows), len(run.rows)
+        context = ServerContext(participation, round, run.head, random, clients, self._sent.x)
         if self._aggregates and state.x:
             seen = _cat(self._gathered)
             messages = {name: seen[f"message/{name}"] for name in self._message}

@@ -123,7 +123,7 @@ class ServerContext:
     """What the server has at the end of a round.
 
     Attributes:
-        participation: |S| / N.
+        participation: |S| / N. ``clients``: N.
         round, head: as in ``Context``. ``x``: where clients started, as broadcast.
         random: random numbers of the round.
         losses_n, counts_nY, messages_n: for a method with its own ``aggregate``, the participants' mean training
@@ -134,6 +134,7 @@ class ServerContext:
     round: Any
     head: str
     random: Random = field(default_factory=Random)
+    clients: int = 1
     x: Any = None
     losses_n: Any = None
     counts_nY: Any = None
@@ -258,10 +259,11 @@ class Method(Component):
         """Return the factor of the learning rate of a parameter in this step; at 0 its optimizer stands still, too."""
         return 1.0
 
-    def train(self, w: Tree, batches: Batches, ctx: Context, forward: Forward) -> tuple[Tree, Tensor]:
-        """Return the weights after the client's own training and its mean loss, 0-d: replaces all steps; loop only.
+    def train(self, w: Tree, batches: Batches, ctx: Context, forward: Forward) -> tuple[Tree, Tree, Tensor]:
+        """Train a client in the method's own way, in place of all steps; by the loop only.
 
         ``batches`` are images and labels of each step, and ``forward(w, images)`` runs the network in training mode.
+        Returns the weights, the client's state (``ctx.client`` of ``finish``) and the mean loss, 0-d.
         """
         raise NotImplementedError
 

@@ -30,7 +30,7 @@ class ByHand(Method):
 
     name: ClassVar[str] = "by-hand"
 
-    def train(self, w: Tree, batches: Batches, ctx: Context, forward: Forward) -> tuple[Tree, Tensor]:
+    def train(self, w: Tree, batches: Batches, ctx: Context, forward: Forward) -> tuple[Tree, Tree, Tensor]:
         assert ctx.step == -1
         losses = []
         for images, labels in batches:
@@ -39,7 +39,7 @@ class ByHand(Method):
             grads = torch.autograd.grad(loss, list(leaves.values()))
             w = {name: leaf - ctx.lr * g for (name, leaf), g in zip(w.items(), grads, strict=True)}
             losses.append(loss.detach())
-        return dict(reversed(w.items())), torch.stack(losses).mean()
+        return dict(reversed(w.items())), ctx.client, torch.stack(losses).mean()
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ def test_batches_are_the_same_each_time_and_the_network_is_in_training_mode() ->
     seen: list[list[tuple[Tensor, Tensor]]] = []
 
     class Twice(Method):
-        def train(self, w: Tree, batches: Batches, ctx: Context, forward: Forward) -> tuple[Tree, Tensor]:
+        def train(self, w: Tree, batches: Batches, ctx: Context, forward: Forward) -> tuple[Tree, Tree, Tensor]:
             first = [forward(w, images).logits_BY for images, _ in batches]
             again = [forward(w, images).logits_BY for images, _ in batches]
             assert all(map(torch.equal, first, again)), "with the masks of the batch"
             assert not torch.equal(first[0], forward(w, next(iter(batches))[0]).logits_BY * 0)
             seen.append([*batches])
-            return tmap(lambda leaf: leaf + ctx.random.uniform("noise", leaf), w), first[0].mean()
+            return tmap(lambda leaf: leaf + ctx.random.uniform("noise", leaf), w), {}, first[0].mean()
 
     first, other = toy_trainer(Twice(), model="encoder"), toy_trainer(Twice(), model="encoder", pool=3)
     train(1, first, other)
@@ -95,12 +95,19 @@ def failing(body: Callable[..., Any]) -> Method:
 
 
 WRONG: list[tuple[Callable[..., Any], str]] = [
-    (lambda self, w, *_: w, "returned dict; expected a pair: (the weights after training, the mean loss)"),
-    (lambda self, w, *_: ({}, w["head.weight"].sum()), "returned no 'head.weight' in the weights; expected the names"),
-    (lambda self, w, *_: (w, 0.5), "returned 0.5 as the loss; expected a tensor of shape ()"),
+    (lambda self, w, *_: w, "returned dict; expected three values: the weights, the client's next state, the mean"),
+    (
+        lambda self, w, *_: ({}, {}, w["head.weight"].sum()),
+        "returned no 'head.weight' in the weights; expected the",
+    ),
+    (lambda self, w, *_: (w, w, w["head.weight"].sum()), "in the client's state; expected no names"),
+    (lambda self, w, *_: (w, {}, 0.5), "returned 0.5 as the loss; expected a tensor of shape ()"),
     (lambda self, w, b, c, forward: forward({}, 0), "raised KeyError: \"forward needs all weights, and got no 'head.w"),
     (lambda self, w, b, c, forward: forward({**w, "haed": 0}, next(iter(b))[0]), "raised KeyError: 'haed'"),
-    (lambda self, w, *_: (tmap(torch.rand_like, w), w["head.weight"].sum()), "draws random numbers from torch's def"),
+    (
+        lambda self, w, *_: (tmap(torch.rand_like, w), {}, w["head.weight"].sum()),
+        "draws random numbers from torch's d",
+    ),
 ]
 
 
