@@ -38,7 +38,7 @@ base:
   probes: [weights]
 axes:
   model: [tiny-cnn, {name: mlp, widths: [8]}]
-  method: [fedavg, {name: clipped, limit: 0.1}]
+  method: [fedavg, {name: clipped, limit: 0.1}, halved]
   norm: [none, max]
   partition: ["geometric:4"]
 report: {rows: [method, norm], cols: [partition]}
@@ -168,6 +168,25 @@ def test_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set((tmp_path / "called").read_text().split()) <= {"one", "two"}
 
 
+def test_the_hooks_of_methods() -> None:
+    """Those that the page shows alone: a training by hand is FedAvg, and the head rests while the body moves."""
+    import torch
+
+    from flbench.methods.base import Method, tmap
+    from tests.toys import largest_difference, toy_trainer, train
+
+    methods = {}
+    for name in ("rates", "train"):
+        (text,) = re.findall(rf"```python\n(def {name}\(.*?)```", PAGE, re.DOTALL)
+        names: dict[str, Any] = {"torch": torch, "tmap": tmap}
+        exec(compile(text, name, "exec"), names)
+        methods[name] = toy_trainer(type(name.title(), (Method,), {name: names[name]})(), steps=4)
+    plain = toy_trainer(Method(), steps=4)
+    train(1, plain, *methods.values())
+    assert largest_difference(methods["train"].x, plain.x) < 1e-12
+    assert largest_difference(methods["rates"].x, plain.x) > 1e-3
+
+
 def test_every_group_has_an_example() -> None:
     assert set(examples()) == {
         f"flbench.{name}" for name in ("methods", "norms", "models", "datasets", "partitions", "probes")
@@ -210,9 +229,10 @@ def test_the_examples_run(tmp_path: Path) -> None:
         "| fedavg | max |",
         "| clipped(limit=0.1) | none |",
         "| clipped(limit=0.1) | max |",
+        "| halved | none |",
     ):
         assert board.count(row) >= 2  # for each model
     finals = [json.loads(path.read_text())["final"] for path in (tmp_path / "runs").rglob("results/*.json")]
-    assert len(finals) == 8
-    assert len({final["loss"] for final in finals}) == 8  # every component has an effect
+    assert len(finals) == 12
+    assert len({final["loss"] for final in finals}) == 12  # every component has an effect
     assert all(final["probes"]["weights"]["norm"] > 0 for final in finals)

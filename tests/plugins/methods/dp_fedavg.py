@@ -28,8 +28,8 @@ class DpFedAvg(Method):
     clip: Annotated[float, Field(gt=0)] = 1.0
     noise: Annotated[float, Field(ge=0)] = 1.0
 
-    def delta_weights(self, share, *_):
-        return [1 / len(share)] * len(share)
+    def delta_weights(self, cohort):
+        return [1 / len(cohort.share)] * len(cohort.share)
 
     def upload(self, change, ctx):
         scale = (self.clip / ctx.norm(change)).clamp(max=1)
