@@ -172,7 +172,7 @@ def _trainer(method: Method, settings: dict[str, Any], **way: Any) -> FederatedT
         setup,
         method=method,
         network=network,
-        shards=Shards(train=rows, val=tuple(np.arange(0) for _ in rows), test=rows),
+        shards=Shards(train=rows, val=tuple(np.arange(0) for _ in rows), test=rows, server=np.arange(0, sum(SIZES), 5)),
         steps=settings.get("steps", (3, 3, 3)),
         participation=settings.get("participation", 1.0),
     )

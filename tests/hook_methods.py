@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -263,10 +264,35 @@ class Statistical(Method):
         return {**x, ctx.head: x[ctx.head] + 0.1 * message["mean"]}, state
 
 
+@dataclass(frozen=True)
+class Learned(Method):
+    """The server scales weights and takes a step of its own, by gradients on its data."""
+
+    needs_server_data: ClassVar[bool] = True
+    rate: float = 0.5
+
+    def aggregate(self, changes_n: Tree, weights_n: Tensor, ctx: ServerContext) -> Tree:
+        scale_n = torch.ones_like(weights_n).requires_grad_()
+        delta = super().aggregate(changes_n, scale_n * weights_n, ctx)
+        (g_n,) = self._gradient(tmap(lambda leaf, d: leaf + d, ctx.x, delta), [scale_n], ctx, slice(0, 5))
+        return super().aggregate(changes_n, (1 - self.rate * g_n) * weights_n, ctx)
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        x, _ = super().server_step(x, delta, message, state, ctx)
+        x = {name: leaf.detach().requires_grad_() for name, leaf in x.items()}
+        grads = self._gradient(x, list(x.values()), ctx, slice(None))
+        return {name: leaf.detach() - 0.1 * g for (name, leaf), g in zip(x.items(), grads, strict=True)}, state
+
+    def _gradient(self, w: Tree, of: list[Tensor], ctx: ServerContext, samples: slice) -> tuple[Tensor, ...]:
+        assert ctx.data is not None
+        loss = F.cross_entropy(ctx.data.outputs(w, samples=samples).logits_BY, ctx.data.labels_M[samples])
+        return torch.autograd.grad(loss, of, torch.ones_like(loss))
+
+
 METHODS: list[Method] = [
     Taught(), Sharp(), Median(), Ahead(), Averaged(), Decaying(), DecayingElementwise(), Smoothed(),
     Stepping(), SteppingElementwise(), Noisy(), NoisyElementwise(),
-    Phased(), PhasedElementwise(), Uploading(), UploadingElementwise(), Everything(), Statistical(),
+    Phased(), PhasedElementwise(), Uploading(), UploadingElementwise(), Everything(), Statistical(), Learned(),
 ]  # fmt: skip
 
 #: For each method a field of which runs trained together have different values.
@@ -284,6 +310,7 @@ FIELDS = {
     PhasedElementwise: "share",
     Uploading: "limit",
     UploadingElementwise: "limit",
+    Learned: "rate",
 }
 
 

@@ -44,7 +44,10 @@ def moved(trainer: FederatedTrainer, autocast: torch.dtype | None) -> Run:
     on_gpu = replace(images, **{name: imagined(getattr(images, name)) for name in names})
     own_NM = None if run.own_NM is None else imagined(run.own_NM)
     setup = replace(run.setup, images=on_gpu, autocast=autocast)
-    return replace(run, setup=setup, counts_NY=imagined(run.counts_NY), own_NM=own_NM)
+    held = run.server_data and replace(
+        run.server_data, images=on_gpu, rows_M=imagined(run.server_data.rows_M), autocast=autocast
+    )
+    return replace(run, setup=setup, server_data=held, counts_NY=imagined(run.counts_NY), own_NM=own_NM)
 
 
 @torch.no_grad()

@@ -26,7 +26,9 @@ def test_every_method_passes(name: str) -> None:
     check_method(METHODS.classes[name])
 
 
-@pytest.mark.parametrize("method", fast(HOOK_METHODS, "Everything", "Statistical", "SteppingElementwise", name=label))
+@pytest.mark.parametrize(
+    "method", fast(HOOK_METHODS, "Everything", "Statistical", "Learned", "SteppingElementwise", name=label)
+)
 def test_every_hook_passes(method: Method) -> None:
     check_method(method)
 

@@ -59,7 +59,7 @@ def toy_clients(sizes: tuple[int, ...] = (20, 14, 26), test: int = 30) -> Shards
     ends = np.cumsum(sizes)
     train = tuple(np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True))
     shards = tuple(np.arange(k, test, len(sizes)) for k in range(len(sizes)))
-    return Shards(train=train, val=tuple(np.arange(0) for _ in sizes), test=shards)
+    return Shards(train=train, val=tuple(np.arange(0) for _ in sizes), test=shards, server=np.arange(0, 30, 4))
 
 
 @dataclass(frozen=True)

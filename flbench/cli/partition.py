@@ -21,7 +21,7 @@ from flbench.report.ticks import tick
 from flbench.sweeps.source import read_value
 
 #: The fields of an experiment that define its partition.
-FIELDS = ("dataset", "partition", "clients", "seed", "min_size", "val_fraction")
+FIELDS = ("dataset", "partition", "clients", "seed", "min_size", "val_fraction", "server_fraction")
 #: With more classes than this, a row names the client's largest classes instead of all counts.
 _MOST_COLUMNS = 20
 

@@ -71,7 +71,7 @@ def show(
     `show run` shows what a run changed of the defaults, its curve, attempts, probes, environment and files.
 
     `show partition FIELD=VALUE...` shows how many samples of each class every client has, by the fields dataset,
-    partition, clients, seed, min_size and val_fraction: every method, model and norm trains on it.
+    partition, clients, seed, min_size, val_fraction and server_fraction: every method, model and norm trains on it.
 
     `show schema` prints the JSON Schema of sweep files, by which editors complete and check them.
 

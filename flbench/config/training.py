@@ -69,6 +69,12 @@ def _method_has_its_head(method: Any, train: str) -> str | None:
     return f"{method.label()} trains the rows of the head, which is constant with {train}; use head+{train}"
 
 
+def _server_has_data(method: Any, server_fraction: float) -> str | None:
+    if server_fraction or not method.needs_server_data:
+        return None
+    return f"{method.label()} needs server_fraction: the share of the training set that the server holds, such as 0.01"
+
+
 def _policy_has_clients(norm: Any) -> str | None:
     return f"{norm.label()} is bn among clients; use bn for centralized training" if norm.is_policy else None
 
@@ -307,13 +313,20 @@ class Federated(_Training):
         Check(("method", "norm"), "norm", _statistics_are_left_to_the_norm),
         Check(("norm", "method", "local_epochs"), "norm", _lock_step_is_possible),
         Check(("norm", "finetune"), "finetune", _lock_step_is_not_finetuned),
+        Check(("method", "server_fraction"), "server_fraction", _server_has_data),
     )
     spellings: ClassVar[tuple[Spelling, ...]] = (
         *_Training.spellings,
         Spelling("participation", ("clients", "participation"), lambda n, share: cohort_size(n, share) / n),
     )
 
-    problem: ClassVar[frozenset[str]] = _Training.problem | {"partition", "min_size", "clients", "participation"}
+    problem: ClassVar[frozenset[str]] = _Training.problem | {
+        "partition",
+        "min_size",
+        "clients",
+        "participation",
+        "server_fraction",
+    }
 
     kind: Literal["federated"] = "federated"
     method: Component = Field(default="fedavg", validate_default=True, description="federated algorithm")
@@ -328,6 +341,13 @@ class Federated(_Training):
     clients: Whole = Field(default=10, ge=1, description="number of clients")
     participation: float = Field(
         default=1.0, gt=0, le=1, description="share of the clients that train in a round, to a whole number of them"
+    )
+    server_fraction: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of the training set that the server holds, for methods that learn from it; drawn before the "
+        "rest is split across clients",
     )
     lr_schedule: LrSchedule = Field(
         default=CONSTANT,

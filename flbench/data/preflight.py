@@ -133,7 +133,7 @@ def _checks(experiment: Experiment, as_read: _DatasetAsRead, data: Data) -> Iter
     yield from _checks_of_fields(experiment, as_read)
     match experiment:
         case Federated():
-            fields = ["partition", "clients", "min_size", "val_fraction", "seed"]
+            fields = ["partition", "clients", "min_size", "val_fraction", "server_fraction", "seed"]
             fields += [] if experiment.drop_last else ["batch_size", "norm", "method"]
             yield (
                 tuple(_key(getattr(experiment, field)) for field in fields),

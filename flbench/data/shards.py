@@ -3,6 +3,7 @@
 * The rows of each group are shuffled and dealt by the partition's counts, so every sample is used at most once.
 * The test set is split in the same proportions per (client, group), disjoint, rounded by largest remainder so that no
   test sample of a dealt group is lost; a client whose share rounds to nothing has no test data.
+* The server holds ``round(server_fraction * n)`` of the n training rows, which no client is dealt.
 * ``floor(val_fraction * n)`` of a client's n training rows are held out for validation.
 
 Every choice is keyed by (seed, "partition", ...), so it is the same for every method, model and norm of a seed.
@@ -12,7 +13,7 @@ Shapes: K clients, D domains, C classes, G = D * C groups of samples (G = C wher
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -28,16 +29,22 @@ if TYPE_CHECKING:
     from flbench.config import Federated
 
 #: First index of the stream "partition": one number for each kind of choice.
-_COUNTS, _TRAIN, _TEST, _VALIDATION = range(4)
+_COUNTS, _TRAIN, _TEST, _VALIDATION, _SERVER = range(5)
+
+_NOBODY = np.arange(0)
 
 
 @dataclass(frozen=True)
 class Shards:
-    """The rows of each client, ascending: ``train`` and ``val`` in the training set, ``test`` in the test set."""
+    """The rows of each client, ascending: ``train`` and ``val`` in the training set, ``test`` in the test set.
+
+    ``server``: the rows of the training set that the server holds.
+    """
 
     train: tuple[Ints, ...]
     val: tuple[Ints, ...]
     test: tuple[Ints, ...]
+    server: Ints = field(default_factory=lambda: _NOBODY)
 
 
 def shards_of(experiment: Federated, data: Data) -> Shards:
@@ -49,56 +56,87 @@ def shards_of(experiment: Federated, data: Data) -> Shards:
         min_size=experiment.min_size,
         val_fraction=experiment.val_fraction,
         seed=experiment.seed,
+        server_fraction=experiment.server_fraction,
     )
 
 
 def client_sizes(experiment: Federated, data: Data) -> Ints:
     """Return how many samples each client trains on, (K,), without dealing any; raises as ``split``."""
-    partition = cast(Partition, experiment.partition)
-    counts_KG, _ = _counts(
-        partition, data, experiment.clients, experiment.min_size, experiment.val_fraction, experiment.seed
-    )
-    return _kept(counts_KG, experiment.val_fraction)
+    server = server_rows(len(data.train.labels), experiment.server_fraction, experiment.seed)
+    partition, held_out = cast(Partition, experiment.partition), experiment.val_fraction
+    counts_KG, _ = _counts(partition, data, experiment.clients, experiment.min_size, held_out, experiment.seed, server)
+    return _kept(counts_KG, held_out)
 
 
-def split(partition: Partition, data: Data, *, clients: int, min_size: int, val_fraction: float, seed: int) -> Shards:
+def server_rows(samples: int, fraction: float, seed: int) -> Ints:
+    """Return the rows of a training set of this size that the server holds, ascending; a larger share has them, too.
+
+    Raises:
+        UserError: the share is less than half a sample.
+    """
+    count = round(samples * fraction)
+    if fraction and not count:
+        raise UserError(f"server_fraction: {fraction} of {counted(samples, 'training sample')} leaves the server none")
+    return np.sort(stream(seed, "partition", _SERVER).permutation(samples)[:count]) if count else np.arange(0)
+
+
+def split(
+    partition: Partition,
+    data: Data,
+    *,
+    clients: int,
+    min_size: int,
+    val_fraction: float,
+    seed: int,
+    server_fraction: float = 0.0,
+) -> Shards:
     """Return the rows of each client.
 
     Raises:
         UserError: the data cannot be divided so, or a client stays below ``min_size`` training samples.
     """
-    counts_KG, given = _counts(partition, data, clients, min_size, val_fraction, seed)
-    train_N, test_M = (_groups(partition, half, data.classes) for half in (data.train, data.test))
+    server = server_rows(len(data.train.labels), server_fraction, seed)
+    counts_KG, given = _counts(partition, data, clients, min_size, val_fraction, seed, server)
+    train_N, test_M = _groups(partition, data.train, data.classes, server), _groups(partition, data.test, data.classes)
     train = given.train if given else _deal_rows(train_N, counts_KG, seed, _TRAIN)
     test = given.test if given else None
     if test is None:
-        train_G, test_G = (np.bincount(groups, minlength=counts_KG.shape[1]) for groups in (train_N, test_M))
+        train_G, test_G = (_sizes(groups, counts_KG.shape[1]) for groups in (train_N, test_M))
         test = _deal_rows(test_M, matching_test_counts(counts_KG, train_G, test_G), seed, _TEST)
     halves = [_hold_out(rows, val_fraction, seed, client) for client, rows in enumerate(train)]
-    return Shards(tuple(kept for kept, _ in halves), tuple(held for _, held in halves), test)
+    return Shards(tuple(kept for kept, _ in halves), tuple(held for _, held in halves), test, server)
 
 
-def _groups(partition: Partition, half: Arrays, classes: int) -> Ints:
-    """Return the group of each sample, (N,)."""
-    if half.domains is None or not partition.by_domain:
-        return half.labels
-    return half.domains * classes + half.labels
+def _groups(partition: Partition, half: Arrays, classes: int, server: Ints = _NOBODY) -> Ints:
+    """Return the group of each sample, (N,); -1 for those of the server."""
+    groups = half.labels if half.domains is None or not partition.by_domain else half.domains * classes + half.labels
+    if len(server):
+        groups = groups.copy()
+        groups[server] = -1
+    return groups
+
+
+def _sizes(groups_N: Ints, count: int) -> Ints:
+    """Return the number of samples in each group, (G,)."""
+    return np.bincount(groups_N[groups_N >= 0], minlength=count)
 
 
 def _counts(
-    partition: Partition, data: Data, clients: int, min_size: int, val_fraction: float, seed: int
+    partition: Partition, data: Data, clients: int, min_size: int, val_fraction: float, seed: int, server: Ints
 ) -> tuple[Ints, Rows | None]:
     """Return training samples per (client, group), (K, G), and the rows of each client where they are given."""
     domains = len(data.domain_names)
     if problem := partition.misfit(data.classes, clients, domains):
         raise UserError(f"{partition.label()} of {data.classes} classes among {counted(clients, 'client')}: {problem}")
-    train_N = _groups(partition, data.train, data.classes)
+    train_N = _groups(partition, data.train, data.classes, server)
     sizes = (domains if partition.by_domain else 1, data.classes)
     groups = sizes[0] * sizes[1]
     given = partition.rows(data, clients)
     if given is None:
-        sizes_DC = np.bincount(train_N, minlength=groups).reshape(sizes)
+        sizes_DC = _sizes(train_N, groups).reshape(sizes)
         return _draw_counts(partition, sizes_DC, clients, min_size, val_fraction, seed), None
+    if len(server):
+        given = given._replace(train=tuple(rows[~np.isin(rows, server)] for rows in given.train))
     counts_KG = np.stack([np.bincount(train_N[rows], minlength=groups) for rows in given.train])
     if (smallest := int(_kept(counts_KG, val_fraction).min())) < min_size:
         raise UserError(_too_small(partition, clients, smallest, min_size, val_fraction))

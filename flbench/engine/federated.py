@@ -26,6 +26,7 @@ from flbench.engine.finetuning import finetuned
 from flbench.engine.hook_checks import checked
 from flbench.engine.randomness import without_draws
 from flbench.engine.run import RoundInputs, Run, TrainingSetup
+from flbench.engine.server_data import HeldByServer
 from flbench.engine.server_round import RoundOutcome, RunGroup, RunState, server_round, tree_bytes
 from flbench.engine.trainer import RoundReport, Trainer
 from flbench.errors import UserError
@@ -81,6 +82,7 @@ class FederatedTrainer(Trainer):
             constants,
             receive_shares,
             buffer_updates(network),
+            self._server_data(method, network, shards, setup.autocast),
             own_rows(shards.train).to(self.device) if method.statistics else None,
         )
         kept_by_method = method.local_names(network) - frozen  # equal on all clients
@@ -100,6 +102,13 @@ class FederatedTrainer(Trainer):
         self._bytes_down = tree_bytes(moving) + tree_bytes(self.x) + tree_bytes(received)
         self.group = RunGroup((self.run,))
         self._recorded: RecordedRounds | None = None
+
+    def _server_data(self, method: Method, network: nn.Module, shards: Shards, autocast: Any) -> HeldByServer | None:
+        if len(shards.server):
+            return HeldByServer(self.images, self._to_device(shards.server), network, autocast)
+        if method.needs_server_data:
+            raise UserError(f"{method.label()} needs data of the server: server_fraction above 0")
+        return None
 
     def model(self, client: int) -> tuple[Tree, Tree]:
         """Return the parameters and buffers that are evaluated: the server's, with those that stay on the client."""

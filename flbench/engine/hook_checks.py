@@ -26,8 +26,8 @@ _TREE = "a dict of tensors by name"
 #: What to do instead of drawing random numbers from a default generator.
 ADVICE = "two runs of one id would differ; draw with ctx.random.normal(purpose, like) or ctx.random.uniform instead"
 
-#: What a method may ask for in ``statistics``.
-STATISTICS = ("", "mean", "covariance")
+#: What a method may ask for, by class attribute.
+CHOICES = {"statistics": ("", "mean", "covariance"), "statistics_of": ("trained", "received")}
 
 #: The start of torch's messages when a hook that is mapped over clients reads a value.
 _READS_A_VALUE = "vmap: It looks like"
@@ -37,14 +37,13 @@ def checked(method: Method) -> Method:
     """Return the method with a check around every hook that it overrides.
 
     Raises:
-        UserError: ``statistics`` is unknown. From the returned method's hooks: a hook raised an error, or returned a
-            value that the engine cannot use.
+        UserError: a class attribute has an unknown value. From the returned method's hooks: a hook raised an error, or
+            returned a value that the engine cannot use.
     """
     cls = type(method)
-    if cls.statistics not in STATISTICS:
-        raise UserError(
-            f"{method.label()}: statistics is {cls.statistics!r}; expected {', '.join(map(repr, STATISTICS))}"
-        )
+    for field, known in CHOICES.items():
+        if (found := getattr(cls, field)) not in known:
+            raise UserError(f"{method.label()}: {field} is {found!r}; expected {', '.join(map(repr, known))}")
     own = [hook for hook in _CHECKS if overrides(cls, hook)]
     seen: set[str] = set()
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
@@ -125,6 +124,8 @@ def _like(value: Any, expected: Tree, what: str = "") -> str | None:
         new = value[name]
         if (new.shape, new.dtype) != (leaf.shape, leaf.dtype):
             return f"{_leaf(new)} as {name!r}{what}; expected {_leaf(leaf)}"
+        if new.requires_grad:
+            return f"a tensor with a gradient as {name!r}{what}; expected a detached one"
     return None
 
 

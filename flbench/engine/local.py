@@ -67,9 +67,11 @@ def local_train(
     with torch.no_grad():
         statistics: Tree = {}
         if task.method.statistics:
+            trained = params, {**buffers, **frozen}
+            model = trained if task.method.statistics_of == "trained" else (start.params, start.buffers)
             with evaluating([passes.network]), autocast(start.counts_Y.device, task.autocast):
                 statistics = class_statistics(
-                    lambda images: at_least_float(passes.forward(params, {**buffers, **frozen}, images)[0]),
+                    lambda images: at_least_float(passes.forward(*model, images)[0]),
                     own,
                     start.counts_Y,
                     covariances=task.method.statistics == "covariance",

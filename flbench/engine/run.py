@@ -25,6 +25,7 @@ from flbench.engine.cuda_graph import Recorder
 from flbench.engine.device_data import OWN_BATCH, ClientBatches, DeviceData, OwnBatch, on_device, side_by_side
 from flbench.engine.executors import Executor
 from flbench.engine.optimizers import Sgd
+from flbench.engine.server_data import HeldByServer
 from flbench.methods.base import Cohort, Method, Tree
 from flbench.models.network import BufferUpdate
 from flbench.streams import stream
@@ -79,6 +80,7 @@ class Run:
         constants: names of the buffers that clients do not change, those in ``frozen`` among them. ``shares``: of those
             that hold a client's share of the cohort's samples.
         buffer_updates: what the layers make of the averaged buffers.
+        server_data: what the server holds, or None.
         own_NM: ``device_data.own_rows``; None if the method asks for no class statistics.
     """
 
@@ -94,6 +96,7 @@ class Run:
     constants: frozenset[str] = frozenset()
     shares: frozenset[str] = frozenset()
     buffer_updates: tuple[BufferUpdate, ...] = ()
+    server_data: HeldByServer | None = None
     own_NM: Tensor | None = None
 
     def cohort(self, round: int) -> Rows:

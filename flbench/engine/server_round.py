@@ -310,9 +310,15 @@ class _Tally:
         """Take the server's step."""
         state, run = self._state, self._run
         changes, delta = _cat(self._changes) if self._changes else {}, self._delta
+        # A weighted mean of equal numbers may differ from them in the last bit, so constants are copied.
+        averaged = self._buffers | self._counters
+        buffers = {name: averaged[name] if name in averaged else leaf.clone() for name, leaf in state.buffers.items()}
+        for update in run.buffer_updates:
+            buffers |= update(state.buffers, buffers)
+        data = run.server_data and replace(run.server_data, buffers=buffers)
         random = Random(server_key(run.setup.seed, round))
         participation, clients = run.cohort_size / len(run.rows), len(run.rows)
-        context = ServerContext(participation, round, run.head, random, clients, self._sent.x)
+        context = ServerContext(participation, round, run.head, random, clients, self._sent.x, data)
         if self._aggregates and state.x:
             seen = _cat(self._gathered)
             messages = {name: seen[f"message/{name}"] for name in self._message}
@@ -322,11 +328,6 @@ class _Tally:
         loss_N = torch.cat(self._losses)
         # On a CPU from the first to the last, as ``add_weighted`` adds.
         loss = loss_N.new_full((), sum_in_order(loss_N.tolist())) if loss_N.is_cpu else loss_N.sum()
-        # A weighted mean of equal numbers may differ from them in the last bit, so constants are copied.
-        averaged = self._buffers | self._counters
-        buffers = {name: averaged[name] if name in averaged else leaf.clone() for name, leaf in state.buffers.items()}
-        for update in run.buffer_updates:
-            buffers |= update(state.buffers, buffers)
         watch = watched(state.watch, [*x.values(), *state.local.values()], loss)
         return RoundOutcome(
             state=RunState(x, buffers, server, state.states, state.local, watch),

@@ -31,7 +31,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from flbench.methods.server_view import Cohort as Cohort
+from flbench.methods.values import Cohort as Cohort
+from flbench.methods.values import Outputs as Outputs
+from flbench.methods.values import ServerData as ServerData
+from flbench.methods.values import Tree as Tree
 from flbench.registry import METHODS, Component
 from flbench.tensor_streams import Random
 
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
 
     from flbench.config import Federated
 
-Tree = dict[str, Any]  # of tensors
 Batches = Iterable["tuple[Tensor, Tensor]"]
 Forward = Callable[[Tree, "Tensor"], "Outputs"]
 
@@ -51,14 +53,6 @@ Variant = Literal["original", "text", "code"]
 def tmap(function: Callable[..., Any], *trees: Tree) -> Tree:
     """Apply ``function`` to the leaves of the same name of one or more trees."""
     return {name: function(leaf, *(tree[name] for tree in trees[1:])) for name, leaf in trees[0].items()}
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """The outputs of a network on a batch; the features are the input of the head."""
-
-    features_BD: Tensor
-    logits_BY: Tensor
 
 
 @dataclass(frozen=True)
@@ -126,6 +120,7 @@ class ServerContext:
         participation: |S| / N. ``clients``: N.
         round, head: as in ``Context``. ``x``: where clients started, as broadcast.
         random: random numbers of the round.
+        data: the server's part of the training set; None without ``server_fraction``.
         losses_n, counts_nY, messages_n: for a method with its own ``aggregate``, the participants' mean training
             losses, label counts, and messages of ``finish`` along the first axis; all in the order of ``changes_n``.
     """
@@ -136,6 +131,7 @@ class ServerContext:
     random: Random = field(default_factory=Random)
     clients: int = 1
     x: Any = None
+    data: ServerData | None = None
     losses_n: Any = None
     counts_nY: Any = None
     messages_n: Any = None
@@ -167,7 +163,12 @@ class Method(Component):
     #: Statistics of each class's features (the head's input, in evaluation mode) over all of a client's training data,
     #: which the engine computes after the last local step for ``finish``: one more forward pass over these data. Means
     #: of absent classes are zero; covariances, with the means, are divided by n - 1, and zero for fewer than 2 samples.
+    #: ``received`` statistics are those of the network with which the client started.
     statistics: ClassVar[Literal["", "mean", "covariance"]] = ""
+    statistics_of: ClassVar[Literal["trained", "received"]] = "trained"
+
+    #: Whether its hooks read ``ctx.data`` of the server, so that an experiment without ``server_fraction`` is refused.
+    needs_server_data: ClassVar[bool] = False
 
     #: Fewest samples in a training batch that the method can work with.
     smallest_batch: ClassVar[int] = 1

@@ -50,6 +50,7 @@ def _holds_every_class(experiment: Federated) -> bool:
     dataset: Any = experiment.dataset
     if experiment.partition.name != "iid" or dataset.counts is None or dataset.classes is None:
         return False
-    samples = dataset.counts[0] * (1 - experiment.val_fraction) // experiment.clients
+    dealt = dataset.counts[0] * (1 - experiment.server_fraction)
+    samples = dealt * (1 - experiment.val_fraction) // experiment.clients
     lacking = experiment.clients * dataset.classes * (1 - 1 / dataset.classes) ** samples
     return bool(lacking < LACKING)

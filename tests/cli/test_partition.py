@@ -76,7 +76,10 @@ def test_a_picture(tmp_path: Path, suffix: str) -> None:
         (["partition=dirichlet"], "partition.beta: a value is required here"),
         (["partition=dirichle:1"], "unknown partition 'dirichle'"),
         (["dataset=digit"], "unknown dataset 'digit'"),
-        (["lr=0.1"], "expected FIELD=VALUE with a field of dataset, partition, clients, seed, min_size, val_fraction"),
+        (
+            ["lr=0.1"],
+            "a field of dataset, partition, clients, seed, min_size, val_fraction, server_fraction",
+        ),
         (["clients=3", "digits"], "got 'digits'"),
         (["digits"], "unknown partition 'digits'"),
         (["iid", "--out", "picture.png"], "--out and --data are options of flbench show partition FIELD=VALUE..."),

@@ -34,6 +34,13 @@ def test_the_rows_of_the_file_are_used(tmp_path: Path) -> None:
         assert sorted([*held.val[client], *held.train[client]]) == sorted(rows)
 
 
+def test_the_servers_rows_are_taken_from_the_lists(tmp_path: Path) -> None:
+    shards = parted(write(tmp_path / "a.json", train=LISTS), clients=3, server_fraction=0.1)
+    for client, rows in enumerate(LISTS):
+        assert shards.train[client].tolist() == sorted({*rows} - {*shards.server.tolist()})
+    assert sum(map(len, shards.train)) < sum(map(len, LISTS))
+
+
 def test_the_test_set_follows_the_training_rows(tmp_path: Path) -> None:
     shards = parted(write(tmp_path / "a.json", train=LISTS), clients=3)
     exact = counts(shards.train, TRAIN) * 35 / 143

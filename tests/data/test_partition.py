@@ -33,11 +33,13 @@ def parted(
     test: np.ndarray = TEST,
     min_size: int = 1,
     val_fraction: float = 0.0,
+    server_fraction: float = 0.0,
     classes: int = 10,
 ) -> Shards:
     halves = (Arrays(np.zeros((len(labels), 1, 1, 1), np.uint8), labels) for labels in (train, test))
     data = Data(*halves, classes, tuple(map(str, range(classes))), 255, "0" * 16)
-    return split(PARTITIONS.parse(text), data, clients=clients, min_size=min_size, val_fraction=val_fraction, seed=seed)
+    kept: dict[str, float] = {"val_fraction": val_fraction, "server_fraction": server_fraction}
+    return split(PARTITIONS.parse(text), data, clients=clients, min_size=min_size, seed=seed, **kept)
 
 
 def counts(rows: tuple[np.ndarray, ...], labels: np.ndarray, classes: int = 10) -> np.ndarray:
@@ -59,6 +61,27 @@ def test_every_sample_is_used_once_and_none_is_lost(text: str) -> None:
         assert sorted(train) == list(range(len(TRAIN)))
         assert sorted(np.concatenate(shards.test)) == list(range(len(TEST)))
         assert all(rows.dtype == np.int64 for rows in (*shards.train, *shards.val, *shards.test))
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_what_the_server_holds_is_dealt_to_no_client(text: str) -> None:
+    for seed in range(5):
+        shards = parted(text, seed=seed, val_fraction=0.2, server_fraction=0.1)
+        assert len(shards.server) == round(0.1 * len(TRAIN)) and (np.diff(shards.server) > 0).all()
+        assert sorted(np.concatenate([*shards.train, *shards.val, shards.server])) == list(range(len(TRAIN)))
+        assert sorted(np.concatenate(shards.test)) == list(range(len(TEST)))
+        dealt = np.bincount(np.delete(TRAIN, shards.server), minlength=10)
+        exact = counts([np.union1d(*both) for both in zip(shards.train, shards.val, strict=True)], TRAIN)
+        exact = exact * np.bincount(TEST) / dealt
+        assert np.abs(counts(shards.test, TEST) - exact).max() < 1, "the test set follows what is left"
+        assert {*shards.server} < {*parted(text, seed=seed, server_fraction=0.2).server}
+    assert not np.array_equal(shards.server, parted(text, seed=0, server_fraction=0.1).server)
+    assert len(parted(text).server) == 0
+
+
+def test_a_share_of_the_server_below_a_sample_is_refused() -> None:
+    with pytest.raises(UserError, match=r"server_fraction: 0.0001 of [0-9,]+ training samples leaves the server none"):
+        parted("iid", server_fraction=0.0001)
 
 
 @pytest.mark.parametrize("text", ALL)

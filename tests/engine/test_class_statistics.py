@@ -116,6 +116,27 @@ def test_means_alone_and_a_message_of_them() -> None:
     assert whole.bytes_up - means.bytes_up == len(SIZES) * 8 * whole.states["means"][0].numel()
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_statistics_of_the_received_network(way: str) -> None:
+    """Those of the network that the client starts from, with the server's batch statistics."""
+
+    class Received(Keeping):
+        statistics_of = "received"
+
+        def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+            return super().finish(ctx.x, ctx)
+
+    found = trainer(Received(), **WAYS[way])
+    found.step()
+    buffers = {f"w/{name}": leaf.expand(3, *leaf.shape) for name, leaf in found.buffers.items()}
+    found.step()
+    found.states |= buffers
+    for client in range(len(SIZES)):
+        means, covariances = expected_of(found, client, toy_network("mlp", "bn"))
+        assert np.abs(found.states["means"][client].numpy() - means).max() < 1e-12
+        assert np.abs(found.states["covariances"][client].numpy() - covariances).max() < 1e-12
+
+
 def test_augmented_images_are_not_what_is_measured() -> None:
     images = toy_images(train=sum(SIZES))
     found = trainer(images=replace(images, augment=True), executor="stacked")

@@ -85,13 +85,13 @@ def test_runs_trained_together_stay_on_the_device(method: str, monkeypatch: pyte
     expect(round_on_gpu(trainers, monkeypatch, chunk=4), trainers)
 
 
-@pytest.mark.parametrize("method", fast(HOOK_METHODS, "Taught", "Statistical", name=label))
+@pytest.mark.parametrize("method", fast(HOOK_METHODS, "Taught", "Statistical", "Learned", name=label))
 def test_every_hook_stays_on_the_device(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = toy_trainer(method, executor="stacked", sgd=Sgd(0.1, 0.9, 0.01), norm="bn", participation=0.67)
     expect(round_on_gpu([trainer], monkeypatch, chunk=2), [trainer])
 
 
-@pytest.mark.parametrize("method", fast(HOOK_METHODS, "Taught", "Statistical", name=label))
+@pytest.mark.parametrize("method", fast(HOOK_METHODS, "Taught", "Statistical", "Learned", name=label))
 def test_hooks_of_runs_trained_together_stay_on_the_device(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     own = [varied(method, factor) for factor in (1.0, 0.5)]
     trainers = [toy_trainer(one, executor="stacked", seed=seed, norm="ln") for seed, one in enumerate(own)]

@@ -49,7 +49,7 @@ def after(method: Method, rounds: int = 3, **settings: Any) -> FederatedTrainer:
     return trainer
 
 
-@pytest.mark.parametrize("method", fast(METHODS, "Taught", "Statistical", name=label))
+@pytest.mark.parametrize("method", fast(METHODS, "Taught", "Statistical", "Learned", name=label))
 def test_every_executor_computes_the_same(method: Method, caplog: pytest.LogCaptureFixture) -> None:
     for setting, given in SETTINGS.items():
         loop = after(method, 2, **given)
@@ -64,7 +64,7 @@ def test_every_executor_computes_the_same(method: Method, caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("recorded", [False, True], ids=["", "recorded"])
-@pytest.mark.parametrize("method", fast(METHODS, "Taught", "Statistical", name=label))
+@pytest.mark.parametrize("method", fast(METHODS, "Taught", "Statistical", "Learned", name=label))
 def test_runs_trained_together_compute_the_same(method: Method, recorded: bool) -> None:
     """Runs at different rounds, with different rates, clients and hyperparameters; stacks cut through runs."""
     members: list[dict[str, Any]] = [

@@ -27,7 +27,7 @@ Check = Callable[[], None]
 FOLDER = Path(methods.__file__).parent
 
 #: The modules of methods; each has tests and mutations of its own.
-FILES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "server_view"))
+FILES = sorted({path.stem for path in FOLDER.glob("*.py")} - {"__init__", "values"})
 MUTATIONS: tuple[Mutation, ...] = tuple(mutation for file in FILES for mutation in module_of(file).MUTATIONS)
 
 
