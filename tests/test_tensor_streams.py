@@ -21,7 +21,11 @@ def test_the_generator_is_splitmix() -> None:
     assert splitmix(0, 3) == [16294208416658607535, 7960286522194355700, 487617019471545679]
 
 
-@pytest.mark.parametrize(("dtype", "digits", "error"), [(torch.float64, 53, 1e-14), (torch.float32, 24, 2e-6)])
+#: A dtype, the digits of its numbers below 1, and the error of its normal numbers.
+PRECISIONS = [(torch.float64, 53, 1e-14), (torch.float32, 24, 2e-6)]
+
+
+@pytest.mark.parametrize(("dtype", "digits", "error"), PRECISIONS)
 def test_numbers_by_hand(dtype: torch.dtype, digits: int, error: float) -> None:
     (key,) = client_keys(5, torch.tensor([7]), 3)
     like, random = torch.empty(2, 3, dtype=dtype), Random(key, step=4)

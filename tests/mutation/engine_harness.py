@@ -14,10 +14,13 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+import torch
 from _pytest.outcomes import Failed
 
 from flbench.registry import HEADS, adapter
+from tests import test_tensor_streams as streams
 from tests.conformance import test_golden_optimizers as optimizers
+from tests.conformance import test_golden_rates as rates
 from tests.engine import test_executors as executors
 from tests.engine import test_partial_batches as partial_batches
 from tests.models import test_heads as heads
@@ -41,6 +44,17 @@ def checks_of(file: str) -> list[Check]:
             *(partial(optimizers.test_the_norm_is_over_all_parameters, limit) for limit in (0.3, 30.0)),
             partial(optimizers.test_runs_of_one_stack_differ_in_rate_and_schedule, None),
             partial(executors.test_loop_and_stacked_agree_on_unequal_steps, "fedavg"),
+        ]
+    if file == "engine.phases":
+        cases = [
+            partial(rates.test_golden_numbers, case, way) for case in rates.OPTIMIZERS for way in ("loop", "stacked")
+        ]
+        return [*cases, rates.test_an_infinite_step_leaves_what_rests]
+    if file == "tensor_streams":
+        return [
+            *(partial(streams.test_numbers_by_hand, *case) for case in streams.PRECISIONS),
+            partial(streams.test_a_stack_has_the_bits_of_its_clients, (3, 7), torch.float64),
+            streams.test_a_round_that_is_a_tensor_has_the_same_keys,
         ]
     if file == "engine.partial_batches":
         return [

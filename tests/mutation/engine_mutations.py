@@ -40,11 +40,11 @@ _OPTIMIZERS = mutations_of(
     ("second moment not squared", "(1 - beta2) * leaf.square()", "(1 - beta2) * leaf.abs()"),
     ("first moment forgets", 'beta1 * state[f"first/{name}"] + first', "first"),
     ("second moment forgets", 'beta2 * state[f"second/{name}"] + second', "second"),
-    ("first moment biased", "first / (1 - beta1 ** (step + 1)) /", "first /"),
-    ("second moment biased", "(second / (1 - beta2 ** (step + 1))).sqrt()", "second.sqrt()"),
-    ("first bias a step late", "(1 - beta1 ** (step + 1))", "(1 - beta1 ** (step + 2))"),
-    ("second bias a step late", "(1 - beta2 ** (step + 1))", "(1 - beta2 ** (step + 2))"),
-    ("no root", "(step + 1))).sqrt()", "(step + 1)))"),
+    ("first moment biased", "first / (1 - beta1**count) /", "first /"),
+    ("second moment biased", "(second / (1 - beta2**count)).sqrt()", "second.sqrt()"),
+    ("first bias a step late", "(1 - beta1**count)", "(1 - beta1 ** (count + 1))"),
+    ("second bias a step late", "(1 - beta2**count)", "(1 - beta2 ** (count + 1))"),
+    ("no root", "count)).sqrt()", "count))"),
     ("epsilon in the root", "(unbiased + EPS)", "(unbiased**2 + EPS).sqrt()"),
     ("AdamW without decay", "out[name] + self.weight_decay * w[name]", "out[name]"),
     ("AdamW grows", "out[name] + self.weight_decay * w[name]", "out[name] - self.weight_decay * w[name]"),
@@ -106,6 +106,30 @@ _SUM = Mutation(
     equivalent="where the sum is constant, as with head: etf, its gradient is rounding, and not exactly 0",
 )
 
+_PHASES = mutations_of(
+    "engine.phases",
+    ("gradients of what rests", "return {name: _moving(self.factors[name], leaf) for", "return {name: leaf for"),
+    ("states move on", "_moving(factors[name], leaf, before.get(name))", "leaf"),
+    ("states of what rests are forgotten", "leaf, before.get(name))", "leaf)"),
+    ("steps of what rests count", "count + _moving(self.factors[name], torch.ones_like(count))", "count + 1"),
+    ("factors are switches", "leaf * aligned(factor, leaf).to(leaf.dtype)", "leaf"),
+    ("factors that are numbers are switches", "_moving(factor, leaf * factor)", "_moving(factor, leaf)"),
+)
+
+_STREAMS = mutations_of(
+    "tensor_streams",
+    ("the step is ignored", "step {self.step}", "step"),
+    ("the purpose is ignored", '"{purpose}, step', '"step'),
+    ("all clients draw alike", "clients_N * _STEP + _of", "clients_N * 0 + _of"),
+    ("clients draw as the server", '_of_round("client"', '_of_round("server"'),
+    ("a round of a tensor is off by one", "round.long() *", "(round.long() + 1) *"),
+    ("numbers in another order of axes", ".view(parts, *shape)", ".view(parts, *shape[::-1]).mT"),
+    ("one digit less", "digits = 1 - round", "digits = 0 - round"),
+    ("the arithmetic shift", "(bits >> by) & ((1 << (64 - by)) - 1)", "bits >> by"),
+    ("half the variance", "(-2 * (1", "(-1 * (1"),
+    ("half a turn", "(2 * math.pi * angle)", "(math.pi * angle)"),
+)
+
 _WEIGHTS = mutations_of(
     "models.weight_layers",
     ("degrees of freedom swapped", "int(self.unbiased)", "int(not self.unbiased)"),
@@ -123,5 +147,5 @@ _WEIGHTS = mutations_of(
 )
 
 ENGINE_MUTATIONS: tuple[Mutation, ...] = (
-    *_OPTIMIZERS, *_LOCAL, *heads.MUTATIONS, *_PARTIAL, *_PREFLIGHT, _SUM, *_WEIGHTS
+    *_OPTIMIZERS, *_LOCAL, *heads.MUTATIONS, *_PARTIAL, *_PREFLIGHT, _SUM, *_PHASES, *_STREAMS, *_WEIGHTS
 )  # fmt: skip
