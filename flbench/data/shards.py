@@ -134,6 +134,8 @@ def _counts(
     given = partition.rows(data, clients)
     if given is None:
         sizes_DC = _sizes(train_N, groups).reshape(sizes)
+        if problem := partition.shortage(int(sizes_DC.sum()), clients, min_size):
+            raise UserError(f"{problem}, or 'server_fraction'" if len(server) else problem)
         return _draw_counts(partition, sizes_DC, clients, min_size, val_fraction, seed), None
     if len(server):
         given = given._replace(train=tuple(rows[~np.isin(rows, server)] for rows in given.train))
@@ -170,9 +172,7 @@ def _draw_counts(
     partition: Partition, sizes_DC: Ints, clients: int, min_size: int, val_fraction: float, seed: int
 ) -> Ints:
     """Return training samples per (client, group), (K, G), drawn until every client has ``min_size``."""
-    total, best = int(sizes_DC.sum()), -1
-    if problem := partition.shortage(total, clients, min_size):
-        raise UserError(problem)
+    best = -1
     domains, classes = sizes_DC.shape
     each = clients // domains
     for attempt in range(partition.draws):

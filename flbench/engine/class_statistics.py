@@ -41,7 +41,8 @@ def class_statistics(
         sums_YD = sums_YD + of_class_YB @ known_BD
         if covariances:
             each_YDB = of_class_YB.unsqueeze(-2) * known_BD.mT.unsqueeze(-3)
-            squares_YDD = squares_YDD + each_YDB @ known_BD.unsqueeze(-3)
+            products = each_YDB.flatten(-3, -2) @ known_BD  # one product of all classes
+            squares_YDD = squares_YDD + products.unflatten(-2, each_YDB.shape[-3:-1])
     counts_Y1 = counts_Y.to(wide).unsqueeze(-1)
     means_YD = sums_YD / counts_Y1.clamp(min=1)
     found = {"means_YD": means_YD}

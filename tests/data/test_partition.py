@@ -82,6 +82,8 @@ def test_what_the_server_holds_is_dealt_to_no_client(text: str) -> None:
 def test_a_share_of_the_server_below_a_sample_is_refused() -> None:
     with pytest.raises(UserError, match=r"server_fraction: 0.0001 of [0-9,]+ training samples leaves the server none"):
         parted("iid", server_fraction=0.0001)
+    with pytest.raises(UserError, match="the set has 0; lower 'clients' or 'min_size', or 'server_fraction'"):
+        parted("iid", server_fraction=0.9999)
 
 
 @pytest.mark.parametrize("text", ALL)
