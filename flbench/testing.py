@@ -39,7 +39,11 @@ _IN_CHUNKS: dict[str, Any] = {"chunk": 2}
 #: Problems, each with something that a method can get wrong.
 _PROBLEMS: dict[str, dict[str, Any]] = {
     "momentum and weight decay": {"norm": "ln", "sgd": Sgd(0.1, 0.5, 0.01)},
-    "batch normalization and partial participation": {"norm": "bn", "sgd": Sgd(0.01), "participation": 0.67},
+    "batch normalization, partial participation and kept momentum": {
+        "norm": "bn",
+        "sgd": Sgd(0.01, 0.5, kept=True),
+        "participation": 0.67,
+    },
     "unequal numbers of local steps": {"norm": "none", "sgd": Sgd(0.1, 0.5), "steps": (3, 1, 4)},
 }
 

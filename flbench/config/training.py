@@ -138,10 +138,17 @@ def _adam_has_no_momentum(optimizer: str, momentum: float) -> str | None:
     return f"{optimizer} has its own momentum; expected 0, got {momentum}"
 
 
-def _weights_know_the_optimizer(method: Any, optimizer: str, nesterov: bool) -> str | None:
-    if not method.assumes_plain_momentum or (optimizer == "sgd" and not nesterov):
+def _momentum_is_there_to_keep(keep_momentum: bool, optimizer: str, momentum: float) -> str | None:
+    if not keep_momentum or momentum or optimizer != "sgd":
         return None
-    found = "nesterov" if optimizer == "sgd" else f"optimizer: {optimizer}"
+    return "true needs momentum above 0, or optimizer: adam or adamw"
+
+
+def _weights_know_the_optimizer(method: Any, optimizer: str, nesterov: bool, keep_momentum: bool) -> str | None:
+    if not method.assumes_plain_momentum or (optimizer == "sgd" and not nesterov and not keep_momentum):
+        return None
+    kept = "keep_momentum" if keep_momentum else "nesterov"
+    found = kept if optimizer == "sgd" else f"optimizer: {optimizer}"
     return f"{method.label()} weighs the changes by the steps of SGD with plain momentum, not with {found}"
 
 
@@ -306,7 +313,8 @@ class Federated(_Training):
         Check(("drop_last", "local_epochs"), "drop_last", _partial_batches_end_epochs),
         Check(("rounds", "lr_schedule"), "lr_schedule", schedule_problem),
         Check(("optimizer", "momentum"), "momentum", _adam_has_no_momentum),
-        Check(("method", "optimizer", "nesterov"), "method", _weights_know_the_optimizer),
+        Check(("keep_momentum", "optimizer", "momentum"), "keep_momentum", _momentum_is_there_to_keep),
+        Check(("method", "optimizer", "nesterov", "keep_momentum"), "method", _weights_know_the_optimizer),
         Check(("method", *_OPTIMIZER), "method", _own_steps_have_no_optimizer),
         Check(("method", "head"), "head", _head_is_trained),
         Check(("method", "train"), "train", _method_has_its_head),
@@ -356,8 +364,13 @@ class Federated(_Training):
     )
     optimizer: LocalOptimizer = Field(
         default="sgd",
-        description="optimizer of local steps; adam and adamw are torch's, with its betas and eps, and start every "
-        "round with zero moments; weight_decay is decoupled for adamw",
+        description="optimizer of local steps; adam and adamw are torch's, with its betas and eps; weight_decay is "
+        "decoupled for adamw",
+    )
+    keep_momentum: bool = Field(
+        default=False,
+        description="whether a client keeps its optimizer's state (momentum, or adam's moments) from one round in "
+        "which it takes part to the next, and never sends it; false: every round starts with none",
     )
     drop_last: bool = Field(
         default=True,

@@ -40,10 +40,8 @@ class RoundFunction:
 
     def outcomes(self, drawn: Tree, states: Sequence[RunState], keep_clients: Sequence[bool]) -> list[RoundOutcome]:
         """One round, computed operation by operation."""
-        copies = [
-            replace(state, states=tmap(torch.clone, state.states), local=tmap(torch.clone, state.local))
-            for state in states
-        ]
+        kept = ("states", "local", "velocity")
+        copies = [replace(one, **{name: tmap(torch.clone, getattr(one, name)) for name in kept}) for one in states]
         train = partial(self._executor.train, repeat=False)
         outcomes = server_round(self._group, copies, RoundInputs.of_tree(drawn), train, keep_clients)
         self.message_bytes = [outcome.message_bytes for outcome in outcomes]

@@ -95,6 +95,7 @@ class LoopExecutor:
                 params=tmap(_pixels_last, init.params),
                 buffers=tmap(_pixels_last, init.buffers),
                 state=tmap(_pixels_last, init.state),
+                velocity=tmap(_pixels_last, init.velocity),
             )
             start = {name: init.params[name] for name in work.task.x}
             task = replace(work.task, x=start, server=tmap(_pixels_last, work.task.server))
@@ -247,7 +248,13 @@ def _with_pixels_last(work: ChunkJob) -> ChunkJob:
         return {name: pixels_last(leaf) if leaf.dim() >= 4 else leaf for name, leaf in tree.items()}
 
     init, task = work.init, work.task
-    init = replace(init, params=laid_out(init.params), buffers=laid_out(init.buffers), state=laid_out(init.state))
+    init = replace(
+        init,
+        params=laid_out(init.params),
+        buffers=laid_out(init.buffers),
+        state=laid_out(init.state),
+        velocity=laid_out(init.velocity),
+    )
     each = {name: laid_out(value) if isinstance(value, dict) else value for name, value in task.each.items()}
     task = replace(task, x=laid_out(task.x), server=laid_out(task.server), each=each)
     own = ((pixels_last(images), labels, there) for images, labels, there in work.own)

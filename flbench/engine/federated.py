@@ -44,6 +44,7 @@ class FederatedTrainer(Trainer):
         group: the runs with which it was trained in the last round, if it is the first of them.
         server: the method's server state.
         states: the method's client states, every leaf with a leading axis N.
+        velocity: what the clients' optimizers keep over rounds, likewise; empty unless they keep it.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class FederatedTrainer(Trainer):
         self.states = _repeat(method.init_client(self.x, first_buffers), count)
         own = {name: leaf for name, leaf in {**setup.params, **setup.buffers}.items() if name in local_names}
         self.local = _repeat(own, count)
+        self.velocity = _repeat(setup.sgd.first_state(setup.params), count)
         self._shards, self._finetune = shards, finetune
         self._test_rows = [self._to_device(rows) for rows in shards.test]
         moving = {name: leaf for name, leaf in self.buffers.items() if name not in constants}
@@ -120,7 +122,7 @@ class FederatedTrainer(Trainer):
 
     def run_state(self) -> RunState:
         """Return what the coming round changes."""
-        return RunState(self.x, self.buffers, self.server, self.states, self.local, self._open_watch())
+        return RunState(self.x, self.buffers, self.server, self.states, self.local, self.velocity, self._open_watch())
 
     def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport:
         return _train_round([self], [keep_clients], wait=wait)[0]
@@ -138,7 +140,7 @@ class FederatedTrainer(Trainer):
         """Take over the outcome of a round."""
         state = outcome.state
         self.x, self.buffers, self.server = state.x, state.buffers, state.server
-        self.states, self.local, self._watch = state.states, state.local, state.watch
+        self.states, self.local, self.velocity, self._watch = state.states, state.local, state.velocity, state.watch
         self.bytes_down += self.run.cohort_size * self._bytes_down
         self.bytes_up += self.run.cohort_size * (self._bytes_up + outcome.message_bytes)
         if outcome.client_params is None:
@@ -178,7 +180,8 @@ class FederatedTrainer(Trainer):
         return metrics.accuracy(logits, images.test_labels_M[rows])
 
     def _trees(self) -> dict[str, Tree]:
-        return {name: getattr(self, name) for name in ("x", "buffers", "server", "states", "local")}
+        kept = ("velocity",) if self.velocity else ()  # not in checkpoints of other runs, older ones among them
+        return {name: getattr(self, name) for name in ("x", "buffers", "server", "states", "local", *kept)}
 
     def _to_device(self, rows: Rows) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(rows)).to(self.device)

@@ -12,10 +12,13 @@ from torch import Tensor
 
 from flbench.config.schedules import CONSTANT, rate_factor
 from flbench.engine.phases import aligned
-from flbench.methods.base import Tree
+from flbench.methods.base import Tree, tmap
 
 #: Decay rates and epsilon of Adam, the defaults of torch.
 BETAS, EPS = (0.9, 0.999), 1e-8
+
+#: Decay rate and name of each of Adam's moments.
+_MOMENTS = tuple(zip(BETAS, ("first", "second"), strict=True))
 
 #: Least norm of a unit's weights in adaptive gradient clipping: zero weights could not move otherwise.
 SHORTEST_UNIT = 1e-3
@@ -32,6 +35,8 @@ class Sgd:
         lr: learning rate of the first round; ``schedule``: how it changes from round to round.
         clip_norm: largest norm of a client's gradient over all parameters; None: not clipped.
         agc: largest norm of a unit's gradient over that of its weights (``unitwise_clipped``); None: not clipped.
+        kept: whether a client continues with the state of the last round in which it took part; otherwise every round
+            starts with none.
     """
 
     lr: float
@@ -41,6 +46,7 @@ class Sgd:
     clip_norm: float | None = None
     agc: float | None = None
     schedule: str = CONSTANT
+    kept: bool = False
 
     @property
     def has_state(self) -> bool:
@@ -65,6 +71,10 @@ class Sgd:
         """Return the optimizer with the constant rate of a round."""
         return self if self.schedule == CONSTANT else replace(self, lr=self.lr_in(round), schedule=CONSTANT)
 
+    def first_state(self, params: Tree) -> Tree:
+        """Return the state that a client keeps before its first step: nothing, unless the state is ``kept``."""
+        return tmap(torch.zeros_like, params) if self.kept else {}
+
     def clipped(self, grads: Tree, w: Tree, head: str) -> Tree:
         """Return one client's gradient at the weights ``w``, clipped; ``head`` is the name of the head's weight."""
         if self.agc is not None:
@@ -78,7 +88,7 @@ class Sgd:
             direction: the method's direction.
             state: the velocity, empty for zero.
             w: the weights.
-            taken: steps taken with this state, this one among them; each parameter's, 0-d or (N,), where they differ.
+            taken: steps taken in this round, this one among them; each parameter's, 0-d or (N,), where they differ.
         """
         moved = {name: self.momentum * state[name] + leaf for name, leaf in direction.items()} if state else direction
         if self.nesterov:
@@ -91,7 +101,8 @@ class Adam(Sgd):
     """Adam as ``torch.optim.Adam`` defines it, or, ``decoupled``, ``torch.optim.AdamW``; with torch's betas and eps.
 
     The method's direction takes the place of the gradient. The state is a tree of both moments, ``first/name`` and
-    ``second/name``.
+    ``second/name``. If it is kept over rounds, it also has the sum of the weights in each moment, ``first/weight/name``
+    and ``second/weight/name`` (0-d), because clients have taken different numbers of steps.
     """
 
     decoupled: bool = False
@@ -105,6 +116,20 @@ class Adam(Sgd):
         """Nothing for AdamW, which shrinks the weights themselves."""
         return 0.0 if self.decoupled else self.weight_decay
 
+    def first_state(self, params: Tree) -> Tree:
+        """Return zero moments, and zero sums of their weights."""
+        if not self.kept:
+            return {}
+        return {
+            key: zero
+            for name, leaf in params.items()
+            for _, moment in _MOMENTS
+            for key, zero in (
+                (f"{moment}/{name}", torch.zeros_like(leaf)),
+                (f"{moment}/weight/{name}", leaf.new_zeros(())),
+            )
+        }
+
     def advance(self, direction: Tree, state: Tree, w: Tree, taken: int | Tree) -> tuple[Tree, Tree]:
         """Return the first moment over the root of the second, both without bias, and the moments."""
         beta1, beta2 = BETAS
@@ -116,8 +141,13 @@ class Adam(Sgd):
                 first, second = beta1 * state[f"first/{name}"] + first, beta2 * state[f"second/{name}"] + second
             after |= {f"first/{name}": first, f"second/{name}": second}
             count = taken if isinstance(taken, int) else aligned(taken[name], leaf)
-            unbiased = (second / (1 - beta2**count)).sqrt()
-            out[name] = first / (1 - beta1**count) / (unbiased + EPS)
+            of_first, of_second = 1 - beta1**count, 1 - beta2**count
+            if self.kept:  # by the moments' own recursion, which keeps its precision in float32
+                weights = [beta * state[f"{moment}/weight/{name}"] + (1 - beta) for beta, moment in _MOMENTS]
+                after |= {f"{moment}/weight/{name}": sum_ for (_, moment), sum_ in zip(_MOMENTS, weights, strict=True)}
+                of_first, of_second = (aligned(sum_, leaf) for sum_ in weights)
+            unbiased = (second / of_second).sqrt()
+            out[name] = first / of_first / (unbiased + EPS)
             if self.decoupled and self.weight_decay:
                 out[name] = out[name] + self.weight_decay * w[name]
         return out, after

@@ -38,8 +38,8 @@ class RunState:
 
     Attributes:
         x: shared parameters. ``buffers``: shared buffers. ``server``: the method's server state.
-        states: the method's client states; ``local``: parameters and buffers that stay on the clients. Every leaf of
-            both has one row for each client of the run.
+        states: the method's client states; ``local``: parameters and buffers that stay on the clients; ``velocity``:
+            what their optimizers keep over rounds. Every leaf of these has one row for each client of the run.
         watch: the number of rounds before the run diverged (``trainer.watched``).
     """
 
@@ -48,6 +48,7 @@ class RunState:
     server: Tree
     states: Tree
     local: Tree
+    velocity: Tree
     watch: Tree
 
     def trees(self) -> list[Tree]:
@@ -150,8 +151,8 @@ def server_round(
 
     Args:
         group: the runs.
-        states: their states. The rows of ``states`` and ``local`` are overwritten in place, chunk by chunk, which saves
-            a copy of all clients' states; everything else of the outcome is new.
+        states: their states. The rows of ``states``, ``local`` and ``velocity`` are overwritten in place, chunk by
+            chunk, which saves a copy of all clients' states; everything else of the outcome is new.
         inputs: who takes part, with which weights and batches.
         train: trains the participants.
         keep_clients: for each run, whether the outcome holds what its participants sent.
@@ -204,6 +205,7 @@ class RoundStart:
                 "params": {name: leaves[name] for name in run.setup.params},
                 "buffers": {name: leaves[name] for name in run.setup.buffers},
                 "state": {name: leaf.index_select(0, cohort_n) for name, leaf in state.states.items()},
+                "velocity": {name: leaf.index_select(0, cohort_n) for name, leaf in state.velocity.items()},
                 "numbers": {"counts_Y": run.counts_NY.index_select(0, cohort_n)},
             }
             if group.has_client_hooks:
@@ -218,7 +220,7 @@ class RoundStart:
         known = set(inputs.steps_N[positions]) if inputs.steps_N is not None else group.all_steps
         # One number for all is plain: hooks then compute as for one client.
         steps = next(iter(known)) if len(known) == 1 else own_steps.to(group.dtype)
-        return ClientInit(**joined, **numbers, velocity={}, steps=steps, relative_size=relative_size)
+        return ClientInit(**joined, **numbers, steps=steps, relative_size=relative_size)
 
     def _task(self, parts: Sequence[_Part], positions: slice, init: ClientInit) -> ClientTask:
         """What the participants of a chunk share, and what differs between those of several runs."""
@@ -302,7 +304,8 @@ class _Tally:
         add_weighted(self._message, result.message, of_message)
         self._losses.append(share * result.loss)
         after = {**result.params, **result.buffers}
-        for stored, new in ((state.states, result.state), (state.local, after)):
+        kept = (state.states, result.state), (state.local, after), (state.velocity, result.velocity)
+        for stored, new in kept:
             for name, leaf in stored.items():
                 leaf.index_copy_(0, cohort_n, new[name])
 
@@ -330,7 +333,7 @@ class _Tally:
         loss = loss_N.new_full((), sum_in_order(loss_N.tolist())) if loss_N.is_cpu else loss_N.sum()
         watch = watched(state.watch, [*x.values(), *state.local.values()], loss)
         return RoundOutcome(
-            state=RunState(x, buffers, server, state.states, state.local, watch),
+            state=RunState(x, buffers, server, state.states, state.local, state.velocity, watch),
             loss=loss,
             message_bytes=tree_bytes(self._message),
             client_params={name: state.x[name] + leaf for name, leaf in changes.items()} if self._keep else None,

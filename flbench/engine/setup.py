@@ -207,7 +207,7 @@ def _optimizer(experiment: Training) -> Sgd:
     }
     if isinstance(experiment, Centralized):
         return Sgd(**plain)
-    plain["schedule"] = experiment.lr_schedule
+    plain |= {"schedule": experiment.lr_schedule, "kept": experiment.keep_momentum}
     if experiment.optimizer == "sgd":
         return Sgd(**plain)
     return Adam(**plain, decoupled=experiment.optimizer == "adamw")

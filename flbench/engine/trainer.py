@@ -134,7 +134,8 @@ class Trainer(ABC):
         self._watch = {}
         for name, tree in self._trees().items():
             saved = state["trees"][name]
-            if name != "velocity" and {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in tree.items()}:
+            started = name != "velocity" or tree  # that of centralized training is empty before its first step
+            if started and {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in tree.items()}:
                 raise ValueError(f"the checkpoint's {name} has other tensors than this experiment's")
             # A copy, because rounds write into the clients' states.
             setattr(self, name, {key: leaf.to(self.device, copy=True) for key, leaf in saved.items()})

@@ -21,6 +21,7 @@ from flbench.registry import HEADS, adapter
 from tests import test_tensor_streams as streams
 from tests.conformance import test_golden_optimizers as optimizers
 from tests.conformance import test_golden_rates as rates
+from tests.conformance import test_kept_momentum as kept_momentum
 from tests.engine import test_executors as executors
 from tests.engine import test_partial_batches as partial_batches
 from tests.models import test_heads as heads
@@ -44,6 +45,7 @@ def checks_of(file: str) -> list[Check]:
             *(partial(optimizers.test_the_norm_is_over_all_parameters, limit) for limit in (0.3, 30.0)),
             partial(optimizers.test_runs_of_one_stack_differ_in_rate_and_schedule, None),
             partial(executors.test_loop_and_stacked_agree_on_unequal_steps, "fedavg"),
+            *(partial(kept_momentum.test_golden_numbers, case, "loop") for case in ("momentum", "adam")),
         ]
     if file == "engine.phases":
         cases = [

@@ -47,7 +47,7 @@ class FixedBatchNorm(BatchNorm):
     """FixBN (Zhong et al. 2023): ``bn`` in the first rounds, then the averaged running statistics are fixed.
 
     From then on training, too, normalizes by them, without a gradient through them; gamma and beta are still trained
-    and averaged. The paper's other proposal, a momentum that lasts over rounds, is not part of a normalization.
+    and averaged. The paper's other proposal, a momentum that lasts over rounds, is the experiment's ``keep_momentum``.
 
     Attributes:
         rounds: how many rounds train with batch statistics. The paper fixes them in the middle of the training; the
