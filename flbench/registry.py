@@ -1,4 +1,4 @@
-"""Named components: methods, norms, heads, models, data sets, partitions and probes.
+"""Named components: methods, norms, heads, models, data sets, partitions, samplers of cohorts and probes.
 
 A component is a frozen dataclass whose fields are its YAML hyperparameters. It registers under a name::
 
@@ -9,8 +9,8 @@ A component is a frozen dataclass whose fields are its YAML hyperparameters. It 
 
 and is written in YAML as ``fedprox``, as ``{name: fedprox, mu: 0.1}``, or, where the class names a ``shorthand`` field,
 as ``name:value`` (``dirichlet:0.1``). Other packages add components through the entry-point groups ``flbench.methods``,
-``flbench.norms``, ``flbench.heads``, ``flbench.models``, ``flbench.datasets``, ``flbench.partitions`` and
-``flbench.probes``.
+``flbench.norms``, ``flbench.heads``, ``flbench.models``, ``flbench.datasets``, ``flbench.partitions``,
+``flbench.samplers`` and ``flbench.probes``.
 
 Nothing here, and no module that only defines components, imports torch: a sweep of 100,000 runs is checked, hashed and
 planned without it.
@@ -341,6 +341,10 @@ DATASETS: Registry[Any] = Registry(
 PARTITIONS: Registry[Any] = Registry(
     "partition", "flbench.data.partition", "flbench.partitions", "flbench.data.partition.base.Partition"
 )
+#: Named by the field of an experiment that holds one.
+SAMPLERS: Registry[Any] = Registry(
+    "cohort", "flbench.data.cohorts", "flbench.samplers", "flbench.data.cohorts.base.Sampler"
+)
 PROBES: Registry[Any] = Registry("probe", "flbench.probes", "flbench.probes", "flbench.probes.base.Probe")
 #: Places outside the store that show runs; no part of an experiment.
 TRACKERS: Registry[Any] = Registry(
@@ -350,7 +354,7 @@ TRACKERS: Registry[Any] = Registry(
 LAUNCHERS: Registry[Any] = Registry(
     "backend", "flbench.launch.backend", "flbench.launchers", "flbench.launch.backend.Backend"
 )
-REGISTRIES = (METHODS, NORMS, HEADS, MODELS, DATASETS, PARTITIONS, PROBES)
+REGISTRIES = (METHODS, NORMS, HEADS, MODELS, DATASETS, PARTITIONS, SAMPLERS, PROBES)
 
 
 def plugin_mistake(error: BaseException) -> str | None:

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from flbench import testing
+from flbench.config.local_steps import distribution_of
+from flbench.data.batches import Rows
 from flbench.data.shards import Shards
 from flbench.engine.conv_tuner import ConvTuner
 from flbench.engine.cuda_graph import Recorder
 from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer, step_together
+from flbench.engine.local_steps import numbers_of
 from flbench.engine.optimizers import Sgd
 from flbench.engine.run import TrainingSetup
 from flbench.engine.trainer import Trainer
@@ -29,7 +32,7 @@ from flbench.models.masks import mask_keys
 from flbench.models.norms import Norm
 from flbench.models.stages import Conv, Dense, Stage
 from flbench.models.trained_parts import train_only
-from flbench.registry import HEADS, MODELS, NORMS
+from flbench.registry import HEADS, MODELS, NORMS, SAMPLERS
 from tests.own_models import OWN_MODELS
 
 
@@ -115,9 +118,10 @@ def toy_trainer(
     images: DeviceData | None = None,
     clients: Shards | None = None,
     sgd: Sgd | None = None,
-    steps: int | Sequence[int] = 4,
+    steps: int | str | Sequence[int] = 4,
     batch_size: int = 5,
     participation: float = 1.0,
+    cohort: Any = "uniform",
     seed: int = 0,
     weights: int = 3,
     chunk: int | None = None,
@@ -126,7 +130,7 @@ def toy_trainer(
     drop_last: bool = True,
     finetune: int = 0,
 ) -> FederatedTrainer:
-    """Return a trainer of a small federated problem."""
+    """Return a trainer of a small federated problem; a text of ``steps`` is a distribution, as in YAML."""
 
     def make() -> nn.Module:
         if network is not None:
@@ -153,14 +157,23 @@ def toy_trainer(
         record=record,
         drop_last=drop_last,
     )
-    every = [steps] * len(clients.train) if isinstance(steps, int) else steps
+    count, draw = len(clients.train), None
+    if isinstance(steps, str):
+        distribution = distribution_of(steps)
+        steps = distribution.most
+
+        def draw(cohort: Rows, round: int) -> list[int]:
+            return numbers_of(distribution, seed, round, cohort.tolist(), count)
+
     return FederatedTrainer(
         setup,
         method=method,
         network=first,
         shards=clients,
-        steps=every,
+        steps=[steps] * count if isinstance(steps, int) else steps,
         participation=participation,
+        sampler=SAMPLERS.parse(cohort),
+        draw_steps=draw,
         finetune=finetune,
     )
 

@@ -14,7 +14,8 @@ from flbench.config import Federated
 from flbench.data.arrays import Data
 from flbench.data.batches import CROP_PADDING, Rows, crop_and_flip
 from flbench.data.shards import shards_of
-from flbench.engine.setup import local_steps, make_network
+from flbench.engine.local_steps import local_steps
+from flbench.engine.setup import make_network
 from flbench.models.layers import PooledConv
 
 #: Endless batches of images and labels, in a new order after every pass.
@@ -58,7 +59,8 @@ class PlainLoop:
     Clients train one after another in one module, by a fresh optimizer (``fused``: torch's fused one) and autograd
     alone. ``source`` makes the batches of each client, in the engine's sizes; ``memory_format`` is the layout of images
     and network. Weights are reset and averaged by one foreach call for all of them. Experiments in bf16 are computed in
-    fp32. What a method other than FedAvg, a schedule or clipping adds is left out.
+    fp32. What a method other than FedAvg, a schedule, clipping or kept momentum adds is left out. Cohorts are uniform;
+    where local steps are drawn, clients take the most.
     """
 
     def __init__(

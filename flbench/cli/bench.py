@@ -113,7 +113,7 @@ def described(experiment: Federated) -> str:
     components: Any = (experiment.dataset, experiment.model, experiment.norm, experiment.method, experiment.partition)
     names, epochs = ", ".join(component.label() for component in components), experiment.local_epochs
     clients = f"{experiment.cohort_size} of {counted(experiment.clients, 'client')}"
-    work = f"E={experiment.local_steps}" if epochs is None else counted(epochs, "local epoch")
+    work = f"E={experiment.local_steps}" if epochs is None else f"{epochs} local epoch{'s' * (epochs != 1)}"
     return f"{names}: {clients}, {work}, batch {experiment.batch_size}"
 
 

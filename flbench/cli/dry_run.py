@@ -16,6 +16,7 @@ from rich.table import Table
 from flbench.cli.boundary import print_json
 from flbench.cli.screen import plain_table, wide_console
 from flbench.config import Experiment, Federated, Training, label, short_name
+from flbench.config.local_steps import mean_steps
 from flbench.launch.resources import usable_cores
 from flbench.messages import counted, format_scalar
 from flbench.store import Plan, Races, RunRequest, Store
@@ -170,9 +171,9 @@ def _cost(run: Experiment) -> tuple[Any, ...]:
     clients, cohort = (run.clients, run.cohort_size) if isinstance(run, Federated) else (1, 1)
     if run.local_epochs is not None:
         whole: tuple[int, int] = getattr(run.dataset, "counts", None) or (1, 1)
-        work = math.ceil(whole[0] * cohort / clients) * run.local_epochs
+        work = math.ceil(whole[0] * cohort / clients) * mean_steps(run.local_epochs)
     else:
-        work = cohort * (run.local_steps or 1) * run.batch_size
+        work = cohort * mean_steps(run.local_steps or 1) * run.batch_size
     method = getattr(run, "method", run.norm)
     return run.kind, run.dataset, run.model, run.norm.name, method.name, run.precision, work
 
@@ -205,7 +206,8 @@ def _arithmetic_lines(sweep: Sweep, search: Mapping[str, Any] | None) -> Iterato
         share = f"{100 * expected / largest:.0f} %"
         yield f"rounds: {expected:,} expected, {share} of all; at most {largest:,}, if all settings tie"
     federated = (run for run in sweep.experiments if isinstance(run, Federated))
-    shares = {(run.clients, run.participation): run.cohort_size for run in federated}
+    fixed = (run for run in federated if not run.cohort_varies)
+    shares = {(run.clients, run.participation): run.cohort_size for run in fixed}
     for (clients, participation), cohort in shares.items():
         if not math.isclose(clients * participation, cohort, rel_tol=1e-9):
             of = format_scalar(participation)

@@ -9,6 +9,7 @@ left out where it is the official content of that name, so ``cifar10`` alone mea
 """
 
 from flbench.config.base import REQUEST_FIELDS, Experiment, canonical_json, digest
+from flbench.config.cohorts import cohort_size
 from flbench.config.components import FieldProblem, content_of, registry_of
 from flbench.config.devices import require_device
 from flbench.config.evaluations import MAX_ROUNDS, EvaluatedRounds, evaluated_at_start, request_problem
@@ -37,7 +38,7 @@ from flbench.config.parse import (
     parse_field,
     short_name,
 )
-from flbench.config.training import FUSABLE, Centralized, Federated, Training, cohort_size
+from flbench.config.training import FUSABLE, Centralized, Federated, Training
 
 __all__ = [
     "ALIASES",

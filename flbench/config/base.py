@@ -118,7 +118,7 @@ class Experiment(BaseModel):
     seed: Whole = Field(default=0, ge=0, description="the root of every random choice")
 
     @field_validator(
-        "dataset", "model", "norm", "head", "method", "partition", "probes", mode="plain", check_fields=False
+        "dataset", "model", "norm", "head", "method", "partition", "cohort", "probes", mode="plain", check_fields=False
     )
     @classmethod
     def _parse_components(cls, raw: Any, info: ValidationInfo) -> Any:

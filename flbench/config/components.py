@@ -15,6 +15,7 @@ from flbench.registry import (
     NORMS,
     PARTITIONS,
     PROBES,
+    SAMPLERS,
     Component,
     Registry,
     UnknownName,
@@ -27,6 +28,7 @@ _REGISTRY_OF: Mapping[str, Registry[Any]] = {
     "head": HEADS,
     "method": METHODS,
     "partition": PARTITIONS,
+    "cohort": SAMPLERS,
     "probes": PROBES,
 }
 

@@ -242,7 +242,7 @@ class Assembler:
         self._parsed: dict[GivenValue | tuple[GivenValue, ...], TypedValue] = {}
         self._derived: dict[tuple[str, TypedValue], TypedValue] = {}
         self._sound: dict[tuple[TypedValue, ...], Check] = {}
-        self._spelled: dict[tuple[TypedValue, ...], str] = {}
+        self._spelled: dict[tuple[str, tuple[TypedValue, ...]], str] = {}
 
     def read(self, layer: Layer) -> Cell:
         """Return the typed values of a cell, each valid by itself; raises what ``error`` makes."""
@@ -284,10 +284,11 @@ class Assembler:
             texts[field] = known.text
         for spelling in self.model.spellings:
             involved = tuple([cell.get(field) or self.defaults[field] for field in spelling.fields])
-            if involved not in self._spelled:
+            key = spelling.field, involved
+            if key not in self._spelled:
                 value = spelling.find(*(known.value for known in involved))
-                self._spelled[involved] = self.text(spelling.field, value)
-            texts[spelling.field] = self._spelled[involved]
+                self._spelled[key] = self.text(spelling.field, value)
+            texts[spelling.field] = self._spelled[key]
         texts["seed"] = _SEED
         before, _, after = ",".join(filter(None, texts.values())).partition(_SEED + ",")
         return ValidCell(self, cell, digest_text(f"{{{before}{after}}}"), before, after)

@@ -8,7 +8,9 @@ from pydantic import Field
 
 from flbench.choices import Augmentation, LocalOptimizer, Precision
 from flbench.config.base import Check, Derived, Experiment, Rounds, Spelling, Whole
+from flbench.config.cohorts import cohort_in_effect, cohort_problem, cohort_size, participation_in_effect
 from flbench.config.kinds import KINDS
+from flbench.config.local_steps import LocalSteps, one_length, partial_batches_end_epochs, steps_have_clients
 from flbench.config.schedules import CONSTANT, LrSchedule, schedule_problem
 from flbench.config.trained_parts import ALL, TrainedParts, leaves_head
 from flbench.messages import counted
@@ -17,6 +19,9 @@ from flbench.registry import Component
 
 #: Fields in which runs that are trained together may differ, apart from request fields and the method's numbers.
 FUSABLE = frozenset({"seed", "lr", "lr_schedule", "partition", "min_size", "clients", "participation"})
+
+#: Components of fields that came later, with which earlier runs were trained: their ids stay.
+_LATER = {"head": "linear", "cohort": "uniform"}
 
 
 def _image_fits(dataset: Any, model: Any) -> str | None:
@@ -85,9 +90,13 @@ def _statistics_are_left_to_the_norm(method: Any, norm: Any) -> str | None:
     return f"{method.label()} keeps batch statistics on the clients, {norm.label()} has another policy for them; use bn"
 
 
-def _lock_step_is_possible(norm: Any, method: Any, local_epochs: int | None) -> str | None:
+def _lock_step_is_possible(
+    norm: Any, method: Any, local_steps: int | str | None, local_epochs: int | str | None
+) -> str | None:
     if not norm.lock_step:
         return None
+    if isinstance(local_steps, str):
+        return f"the clients of {norm.label()} take each step together; give one number of local_steps"
     if local_epochs is not None:
         return f"the clients of {norm.label()} take each step together; give local_steps in place of local_epochs"
     if method.trains:
@@ -110,18 +119,6 @@ def _batch_fits(component: Any, batch_size: int) -> str | None:
         if batch_size < smallest
         else None
     )
-
-
-def _one_length(local_steps: int | None, local_epochs: int | None) -> str | None:
-    if (local_steps is None) == (local_epochs is None):
-        return f"give either local_steps (E) or local_epochs, got {local_steps} and {local_epochs}"
-    return None
-
-
-def _partial_batches_end_epochs(drop_last: bool, local_epochs: int | None) -> str | None:
-    if drop_last or local_epochs is not None:
-        return None
-    return "false needs local_epochs: a number of local_steps has no last batch of an epoch"
 
 
 def _nesterov_has_momentum(nesterov: bool, momentum: float) -> str | None:
@@ -197,15 +194,6 @@ def _min_size_is_reached(partition: Any, min_size: int) -> str | None:
     )
 
 
-def cohort_size(clients: int, participation: float) -> int:
-    """Return how many clients train in a round: the share of all, rounded (half to even), and at least one.
-
-    >>> cohort_size(10, 0.25), cohort_size(10, 0.01)
-    (2, 1)
-    """
-    return max(1, round(clients * participation))
-
-
 class _Training(Experiment):
     """What federated and centralized training share: the data, the network, plain SGD, and the requests."""
 
@@ -216,7 +204,7 @@ class _Training(Experiment):
         Check(("dataset", "model", "head"), "head", _head_fits),
         Check(("norm", "head"), "norm", _head_sees_lengths),
         Check(("norm", "batch_size"), "batch_size", _batch_fits),
-        Check(("local_steps", "local_epochs"), "local_epochs", _one_length),
+        Check(("local_steps", "local_epochs"), "local_epochs", one_length),
         Check(("probes", "eval_every"), "probes", _probes_meet_evaluations),
         Check(("nesterov", "momentum"), "nesterov", _nesterov_has_momentum),
         Check(("clip_norm", "agc"), "agc", _clipped_one_way),
@@ -263,12 +251,15 @@ class _Training(Experiment):
     )
     weight_decay: float = Field(default=0.0, ge=0, description="L2 coefficient added to the gradient")
     batch_size: Whole = Field(default=32, ge=1, description="samples in a mini-batch")
-    local_steps: Annotated[Whole, Field(ge=1)] | None = Field(
-        default=10, description="mini-batch steps in a round (alias: E); not together with local_epochs"
+    local_steps: LocalSteps | None = Field(
+        default=10,
+        description="mini-batch steps in a round (alias: E); not together with local_epochs. uniform:LOW:HIGH: drawn "
+        "by each client in each round; stragglers:FULL:SHARE: FULL, but fewer for a share of the participants; with "
+        ":fixed at the end drawn once for the run",
     )
-    local_epochs: Annotated[Whole, Field(ge=1)] | None = Field(
+    local_epochs: LocalSteps | None = Field(
         default=None,
-        description="passes through a client's own data in a round, in place of local_steps: full "
+        description="passes through a client's own data in a round, in place of local_steps and in its forms: full "
         "batches, the remainder dropped; smaller clients fill batches from pass after pass, the last one rounded up",
     )
     rounds: Rounds = Field(default=200, ge=1, description="how many rounds to run; raising it extends finished runs")
@@ -286,8 +277,8 @@ class _Training(Experiment):
         Version 1 of epochs gave a client smaller than a batch a single step. Version 1 of bf16 rounded statistics of
         normalizations and penalties of methods to it.
         """
-        if field == "head" and value.identity() == {"name": "linear", "version": 1}:
-            return {}  # a field that came later: the ids of earlier runs stay
+        if field in _LATER and value.identity() == {"name": _LATER[field], "version": 1}:
+            return {}
         own = super().identity_of(field, value)
         if field == "precision" and value == "bf16":
             return {field: {"name": value, "version": 2}}
@@ -309,8 +300,9 @@ class Federated(_Training):
         Check(("dataset", "partition", "clients"), "partition", _partition_fits),
         Check(("dataset", "partition", "clients", "min_size"), "clients", _samples_suffice),
         Check(("partition", "min_size"), "min_size", _min_size_is_reached),
+        Check(("cohort", "clients", "participation"), "participation", cohort_problem),
         Check(("method", "batch_size"), "batch_size", _batch_fits),
-        Check(("drop_last", "local_epochs"), "drop_last", _partial_batches_end_epochs),
+        Check(("drop_last", "local_epochs"), "drop_last", partial_batches_end_epochs),
         Check(("rounds", "lr_schedule"), "lr_schedule", schedule_problem),
         Check(("optimizer", "momentum"), "momentum", _adam_has_no_momentum),
         Check(("keep_momentum", "optimizer", "momentum"), "keep_momentum", _momentum_is_there_to_keep),
@@ -319,13 +311,14 @@ class Federated(_Training):
         Check(("method", "head"), "head", _head_is_trained),
         Check(("method", "train"), "train", _method_has_its_head),
         Check(("method", "norm"), "norm", _statistics_are_left_to_the_norm),
-        Check(("norm", "method", "local_epochs"), "norm", _lock_step_is_possible),
+        Check(("norm", "method", "local_steps", "local_epochs"), "norm", _lock_step_is_possible),
         Check(("norm", "finetune"), "finetune", _lock_step_is_not_finetuned),
         Check(("method", "server_fraction"), "server_fraction", _server_has_data),
     )
     spellings: ClassVar[tuple[Spelling, ...]] = (
         *_Training.spellings,
-        Spelling("participation", ("clients", "participation"), lambda n, share: cohort_size(n, share) / n),
+        Spelling("participation", ("cohort", "clients", "participation"), participation_in_effect),
+        Spelling("cohort", ("cohort", "clients", "participation"), cohort_in_effect),
     )
 
     problem: ClassVar[frozenset[str]] = _Training.problem | {
@@ -333,6 +326,7 @@ class Federated(_Training):
         "min_size",
         "clients",
         "participation",
+        "cohort",
         "server_fraction",
     }
 
@@ -350,6 +344,7 @@ class Federated(_Training):
     participation: float = Field(
         default=1.0, gt=0, le=1, description="share of the clients that train in a round, to a whole number of them"
     )
+    cohort: Component = Field(default="uniform", validate_default=True, description="how a round's clients are drawn")
     server_fraction: float = Field(
         default=0.0,
         ge=0,
@@ -394,8 +389,13 @@ class Federated(_Training):
         return super().records(metric)
 
     @property
+    def cohort_varies(self) -> bool:
+        """Whether the number of clients that train in a round varies."""
+        return bool(cast(Any, self.cohort).varies)
+
+    @property
     def cohort_size(self) -> int:
-        """Clients that train in a round."""
+        """Clients that train in a round; about their mean number where it varies."""
         return cohort_size(self.clients, self.participation)
 
 
@@ -407,7 +407,11 @@ class Centralized(_Training):
     momentum is carried from round to round.
     """
 
-    checks: ClassVar[tuple[Check, ...]] = (*_Training.checks, Check(("norm",), "norm", _policy_has_clients))
+    checks: ClassVar[tuple[Check, ...]] = (
+        *_Training.checks,
+        Check(("norm",), "norm", _policy_has_clients),
+        Check(("local_epochs", "local_steps"), "local_steps", steps_have_clients),
+    )
 
     kind: Literal["centralized"] = "centralized"
 

@@ -5,6 +5,7 @@ Shape suffixes: N clients, S participants, M samples, C channels, H, W pixels, Y
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from flbench import metrics
-from flbench.config import cohort_size
 from flbench.data.batches import Rows
+from flbench.data.cohorts.base import Population, Sampler
 from flbench.data.shards import Shards
 from flbench.engine.clients import JobAt, Results
 from flbench.engine.cuda_round import RecordedRounds
@@ -24,8 +25,9 @@ from flbench.engine.device_data import own_rows
 from flbench.engine.executors import Executor, StackedExecutor
 from flbench.engine.finetuning import finetuned
 from flbench.engine.hook_checks import checked
+from flbench.engine.local_steps import DrawSteps
 from flbench.engine.randomness import without_draws
-from flbench.engine.run import RoundInputs, Run, TrainingSetup
+from flbench.engine.run import UNIFORM, RoundInputs, Run, TrainingSetup
 from flbench.engine.server_data import HeldByServer
 from flbench.engine.server_round import RoundOutcome, RunGroup, RunState, server_round, tree_bytes
 from flbench.engine.trainer import RoundReport, Trainer
@@ -34,6 +36,8 @@ from flbench.methods.base import Method, Tree
 from flbench.models.frozen import frozen_names
 from flbench.models.network import buffer_updates, buffers_that_are, head_weight
 from flbench.sums import sum_in_order
+
+_log = logging.getLogger(__name__)
 
 
 class FederatedTrainer(Trainer):
@@ -56,14 +60,19 @@ class FederatedTrainer(Trainer):
         shards: Shards,
         steps: Sequence[int],
         participation: float,
+        sampler: Sampler = UNIFORM,
+        draw_steps: DrawSteps | None = None,
         finetune: int = 0,
     ) -> None:
         super().__init__(setup)
+        if sampler.varies and self.record is not None:
+            _log.info("cohort %s: its size varies, so that rounds are not recorded as CUDA graphs", sampler.label())
+            self.record = None
         self.drawing = f"method {method.label()}, or a layer of the network,"
         method, count = checked(method), len(shards.train)
         labels = setup.images.train_labels_M.cpu().numpy()
         counts = np.stack([np.bincount(labels[rows], minlength=setup.images.classes) for rows in shards.train])
-        size, head = cohort_size(count, participation), head_weight(network)
+        clients, head = Population(counts, participation, setup.seed), head_weight(network)
         frozen = frozen_names(network)
         if method.trains and setup.executor.name != "loop":
             raise UserError(f"{method.label()} trains each client by itself; use the loop executor")
@@ -75,7 +84,7 @@ class FederatedTrainer(Trainer):
             method,
             shards.train,
             steps,
-            size,
+            clients,
             torch.from_numpy(counts).to(self.device),
             counts,
             head,
@@ -85,6 +94,8 @@ class FederatedTrainer(Trainer):
             buffer_updates(network),
             self._server_data(method, network, shards, setup.autocast),
             own_rows(shards.train).to(self.device) if method.statistics else None,
+            sampler,
+            draw_steps,
         )
         kept_by_method = method.local_names(network) - frozen  # equal on all clients
         local_names = kept_by_method | buffers_that_are("local", network)
@@ -141,11 +152,13 @@ class FederatedTrainer(Trainer):
         state = outcome.state
         self.x, self.buffers, self.server = state.x, state.buffers, state.server
         self.states, self.local, self.velocity, self._watch = state.states, state.local, state.velocity, state.watch
-        self.bytes_down += self.run.cohort_size * self._bytes_down
-        self.bytes_up += self.run.cohort_size * (self._bytes_up + outcome.message_bytes)
+        participants = self.run.participants(self.round)
+        self.bytes_down += participants * self._bytes_down
+        self.bytes_up += participants * (self._bytes_up + outcome.message_bytes)
         if outcome.client_params is None:
             return RoundReport(loss)
-        share, *_ = self.run.weights(self.run.cohort(self.round))
+        cohort = self.run.cohort(self.round)
+        share, *_ = self.run.weights(cohort, self.run.steps_of(cohort, self.round))
         return RoundReport(loss, outcome.client_params, torch.from_numpy(share).to(self.device))
 
     def _measure(self) -> metrics.Record:
@@ -223,7 +236,7 @@ def _train_round(trainers: Sequence[FederatedTrainer], keep: Sequence[bool], *, 
     if first.record is None:
         inputs = RoundInputs.draw(group.runs, rounds, first.device)
         train = first.executor.train if len(runs) == 1 else partial(_trained_at_once, first.executor)
-        outcomes = server_round(group, states, inputs, train, keep)
+        outcomes = server_round(group.in_round(inputs), states, inputs, train, keep)
     else:
         for trainer in trainers:
             trainer.executor = first.executor  # of equal networks: an evaluation is recorded once for all

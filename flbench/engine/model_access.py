@@ -90,9 +90,9 @@ class ModelAccess:
         trainer = self.trainer
         if not isinstance(trainer, FederatedTrainer):
             raise TypeError("only a federated trainer has clients")
-        run, state = replace(trainer.run, steps=[steps] * self.clients), trainer.run_state()
+        run, state = replace(trainer.run, steps=[steps] * self.clients, draw_steps=None), trainer.run_state()
         inputs = RoundInputs.draw([run], [trainer.round], trainer.device, [np.array([client])])
-        ((_, result),) = trainer.executor.train(1, RoundStart(RunGroup((run,)), [state], inputs).job)
+        ((_, result),) = trainer.executor.train(1, RoundStart(RunGroup((run,), (1,)), [state], inputs).job)
         params, buffers = ({name: leaf[0] for name, leaf in tree.items()} for tree in (result.params, result.buffers))
         return params, {**trainer.buffers, **buffers}
 

@@ -21,14 +21,19 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from flbench.data.batches import Rows, federated_rows, partial_rows
+from flbench.data.cohorts.base import Population, Sampler, cohort_of
+from flbench.data.cohorts.uniform import Uniform
 from flbench.engine.cuda_graph import Recorder
 from flbench.engine.device_data import OWN_BATCH, ClientBatches, DeviceData, OwnBatch, on_device, side_by_side
 from flbench.engine.executors import Executor
+from flbench.engine.local_steps import DrawSteps
 from flbench.engine.optimizers import Sgd
 from flbench.engine.server_data import HeldByServer
 from flbench.methods.base import Cohort, Method, Tree
 from flbench.models.network import BufferUpdate
-from flbench.streams import stream
+
+#: The sampler of cohorts that runs have unless they name another.
+UNIFORM = Uniform()
 
 #: Rounds drawn ahead of the requested one, and the threads that draw them.
 ROUNDS_AHEAD = 16
@@ -72,8 +77,8 @@ class Run:
     Attributes:
         setup: what it is made from.
         method: the federated method.
-        rows: the training rows of each client. ``steps``: its local steps in a round.
-        cohort_size: participants of a round.
+        rows: the training rows of each client. ``steps``: its local steps in a round, the most where they are drawn.
+        clients: the same clients, as the sampler of cohorts sees them.
         counts_NY: training samples of each client by class, of all clients. ``counts``: the same on the host.
         head: name of the head's weight.
         frozen: names of what never changes and no method sees (``models.frozen``).
@@ -82,13 +87,15 @@ class Run:
         buffer_updates: what the layers make of the averaged buffers.
         server_data: what the server holds, or None.
         own_NM: ``device_data.own_rows``; None if the method asks for no class statistics.
+        sampler: draws cohorts.
+        draw_steps: draws the numbers of local steps; None if they are fixed.
     """
 
     setup: TrainingSetup
     method: Method
     rows: tuple[Rows, ...]
     steps: Sequence[int]
-    cohort_size: int
+    clients: Population
     counts_NY: Tensor
     counts: Rows
     head: str
@@ -98,39 +105,51 @@ class Run:
     buffer_updates: tuple[BufferUpdate, ...] = ()
     server_data: HeldByServer | None = None
     own_NM: Tensor | None = None
+    sampler: Sampler = UNIFORM
+    draw_steps: DrawSteps | None = None
+
+    @property
+    def cohort_size(self) -> int:
+        """Participants of a round; about their mean number where it varies."""
+        return self.clients.size
 
     def cohort(self, round: int) -> Rows:
         """Return the participants of a round, in ascending order."""
-        count = len(self.rows)
-        if self.cohort_size == count:
-            return np.arange(count)
-        drawn = stream(self.setup.seed, "cohort", round).choice(count, self.cohort_size, replace=False)
-        return np.sort(drawn)
+        return cohort_of(self.sampler, self.clients, round)
 
-    def batch(self, client: int, round: int) -> ClientBatches:
-        """Return what a client sees in a round."""
+    def participants(self, round: int) -> int:
+        """Return how many clients take part in a round."""
+        return len(self.cohort(round)) if self.sampler.varies else self.cohort_size
+
+    def steps_of(self, cohort: Rows, round: int) -> list[int]:
+        """Return the participants' numbers of local steps."""
+        return [self.steps[client] for client in cohort] if self.draw_steps is None else self.draw_steps(cohort, round)
+
+    def batch(self, client: int, round: int, steps: int | None = None) -> ClientBatches:
+        """Return what a client sees in a round, in this number of steps; None: in its most."""
         key = {"seed": self.setup.seed, "client": client, "round": round}
-        shape = {"steps": self.steps[client], "batch_size": self.setup.batch_size}
+        shape = {"steps": steps or self.steps[client], "batch_size": self.setup.batch_size}
         masked = self.setup.masked
         if self.setup.drop_last:
             return self.setup.images.draw(federated_rows(self.rows[client], **key, **shape), None, **key, masked=masked)
         rows_EB, sizes_E = partial_rows(self.rows[client], **key, **shape)
         return self.setup.images.draw(rows_EB, sizes_E, **key, masked=masked)
 
-    def weights(self, cohort: Rows) -> NDArray[np.float64]:
-        """Return the participants' numbers (5, n).
+    def weights(self, cohort: Rows, steps: Sequence[int]) -> NDArray[np.float64]:
+        """Return the numbers (5, n) of participants with these numbers of steps.
 
         They are the shares of the samples, the weights of change and message, the numbers of steps, and the numbers of
         samples over the mean of all clients.
         """
-        return self._weights_of_all if len(cohort) == len(self.rows) else self._weights(cohort)
+        is_known = self.draw_steps is None and len(cohort) == len(self.rows)
+        return self._weights_of_all if is_known else self._weights(cohort, steps)
 
     @cached_property
     def _weights_of_all(self) -> NDArray[np.float64]:
-        return self._weights(np.arange(len(self.rows)))
+        return self._weights(np.arange(len(self.rows)), self.steps)
 
-    def _weights(self, cohort: Rows) -> NDArray[np.float64]:
-        sizes, steps = [len(self.rows[client]) for client in cohort], [self.steps[client] for client in cohort]
+    def _weights(self, cohort: Rows, steps: Sequence[int]) -> NDArray[np.float64]:
+        sizes = [len(self.rows[client]) for client in cohort]
         total = sum(sizes)  # exact: whole numbers
         share = [size / total for size in sizes]
         seen = Cohort(share, steps, self.counts[cohort], self.setup.sgd.momentum)
@@ -170,6 +189,7 @@ class RoundInputs:
         round_N: the number of the round, of each participant's run; float64.
         lr_N: their local learning rate in that round; float64.
         steps_N: the numbers of steps, where the host knows who takes part. ``rounds``: the round of each run, likewise.
+        sizes: how many take part of each run, likewise.
         batches: for the positions of a chunk, the tensors of ``device_data.side_by_side``.
     """
 
@@ -179,6 +199,7 @@ class RoundInputs:
     lr_N: Tensor
     steps_N: Sequence[int] | None
     rounds: Sequence[int] | None
+    sizes: tuple[int, ...] | None
     batches: Callable[[slice], Tree]
 
     @classmethod
@@ -192,22 +213,30 @@ class RoundInputs:
         """Draw one round of each run, for given participants if there are any; batches when a chunk asks for them."""
         cohorts = cohorts or [run.cohort(round) for run, round in zip(runs, rounds, strict=True)]
         drawn = list(zip(runs, rounds, cohorts, strict=True))
-        members = [(run, round, int(client)) for run, round, cohort in drawn for client in cohort]
-        steps_N = [run.steps[client] for run, _, client in members]
-        weights_5N = np.concatenate([run.weights(cohort) for run, _, cohort in drawn], axis=1)
+        steps = [run.steps_of(cohort, round) for run, round, cohort in drawn]
+        members = [
+            (run, round, int(client), number)
+            for (run, round, cohort), own in zip(drawn, steps, strict=True)
+            for client, number in zip(cohort, own, strict=True)
+        ]
+        steps_N = [number for *_, number in members]
+        numbers = [run.weights(cohort, own) for (run, _, cohort), own in zip(drawn, steps, strict=True)]
+        weights_5N = np.concatenate(numbers, axis=1)
         small = {
             "cohort_N": torch.from_numpy(np.concatenate(cohorts)),
             "weights_5N": torch.from_numpy(weights_5N),
-            "round_N": torch.from_numpy(np.array([round for _, round, _ in members], dtype=np.float64)),
-            "lr_N": torch.from_numpy(np.array([run.setup.sgd.lr_in(round) for run, round, _ in members])),
+            "round_N": torch.from_numpy(np.array([round for _, round, *_ in members], dtype=np.float64)),
+            "lr_N": torch.from_numpy(np.array([run.setup.sgd.lr_in(round) for run, round, *_ in members])),
         }
 
         def batches(positions: slice) -> Tree:
             return on_device(
-                side_by_side([run.batch(client, round) for run, round, client in members[positions]]), device
+                side_by_side([run.batch(client, round, number) for run, round, client, number in members[positions]]),
+                device,
             )
 
-        return cls(**on_device(small, device), steps_N=steps_N, rounds=rounds, batches=batches)
+        sizes = tuple(map(len, cohorts))
+        return cls(**on_device(small, device), steps_N=steps_N, rounds=rounds, sizes=sizes, batches=batches)
 
     @classmethod
     def of_tree(cls, tree: Tree) -> RoundInputs:
@@ -215,7 +244,11 @@ class RoundInputs:
         drawn = dict(tree)
         small = {name: drawn.pop(name) for name in _NUMBERS}
         return cls(
-            **small, steps_N=None, rounds=None, batches=lambda at: {name: leaf[at] for name, leaf in drawn.items()}
+            **small,
+            steps_N=None,
+            rounds=None,
+            sizes=None,
+            batches=lambda at: {name: leaf[at] for name, leaf in drawn.items()},
         )
 
     def tree(self) -> Tree:

@@ -97,19 +97,31 @@ class RunGroup:
     """Runs whose participants are trained side by side: of one method, norm, model, data set and shape of batches.
 
     They may differ in seed, learning rate, clients and participation, and in the method's numbers.
+
+    Attributes:
+        runs: the runs.
+        drawn: the participants of each run in a round, where the numbers vary.
     """
 
     runs: tuple[Run, ...]
+    drawn: tuple[int, ...] | None = None
 
     @cached_property
-    def sizes(self) -> list[int]:
+    def sizes(self) -> tuple[int, ...]:
         """Participants of each run."""
-        return [run.cohort_size for run in self.runs]
+        return self.drawn or tuple(run.cohort_size for run in self.runs)
+
+    def in_round(self, inputs: RoundInputs) -> RunGroup:
+        """Return the group with the participants of a round."""
+        return self if inputs.sizes in (None, self.sizes) else RunGroup(self.runs, inputs.sizes)
 
     @cached_property
-    def all_steps(self) -> frozenset[int]:
-        """The numbers of local steps that any client of any run takes."""
-        return frozenset(steps for run in self.runs for steps in run.steps)
+    def common_steps(self) -> int | None:
+        """The number of local steps that all clients of all runs take in every round; None if there is none."""
+        if any(run.draw_steps is not None for run in self.runs):
+            return None
+        every = {steps for run in self.runs for steps in run.steps}
+        return every.pop() if len(every) == 1 else None
 
     @cached_property
     def has_client_hooks(self) -> bool:
@@ -217,9 +229,10 @@ class RoundStart:
         for name in group.runs[0].shares:
             joined["buffers"][name] = share.to(group.dtype)
         relative_size = relative_size.to(group.dtype)
-        known = set(inputs.steps_N[positions]) if inputs.steps_N is not None else group.all_steps
+        known = {group.common_steps} if inputs.steps_N is None else set(inputs.steps_N[positions])
+        common = known.pop() if len(known) == 1 else None
         # One number for all is plain: hooks then compute as for one client.
-        steps = next(iter(known)) if len(known) == 1 else own_steps.to(group.dtype)
+        steps = own_steps.to(group.dtype) if common is None else common
         return ClientInit(**joined, **numbers, steps=steps, relative_size=relative_size)
 
     def _task(self, parts: Sequence[_Part], positions: slice, init: ClientInit) -> ClientTask:
@@ -319,16 +332,14 @@ class _Tally:
         for update in run.buffer_updates:
             buffers |= update(state.buffers, buffers)
         data = run.server_data and replace(run.server_data, buffers=buffers)
-        random = Random(server_key(run.setup.seed, round))
-        participation, clients = run.cohort_size / len(run.rows), len(run.rows)
-        context = ServerContext(participation, round, run.head, random, clients, self._sent.x, data)
+        random, loss_N, clients = Random(server_key(run.setup.seed, round)), torch.cat(self._losses), len(run.rows)
+        context = ServerContext(len(loss_N) / clients, round, run.head, random, clients, self._sent.x, data)
         if self._aggregates and state.x:
             seen = _cat(self._gathered)
             messages = {name: seen[f"message/{name}"] for name in self._message}
             context = replace(context, losses_n=seen["losses"], counts_nY=seen["counts"], messages_n=messages)
             delta = run.method.aggregate(changes, seen["weights"].to(run.setup.images.dtype), context)
         x, server = run.method.server_step(state.x, delta, self._message, state.server, context)
-        loss_N = torch.cat(self._losses)
         # On a CPU from the first to the last, as ``add_weighted`` adds.
         loss = loss_N.new_full((), sum_in_order(loss_N.tolist())) if loss_N.is_cpu else loss_N.sum()
         watch = watched(state.watch, [*x.values(), *state.local.values()], loss)

@@ -17,7 +17,7 @@ from torch import nn
 from flbench.choices import Executor, UsedExecutor
 from flbench.config import Centralized, Federated, Training
 from flbench.data.arrays import Data
-from flbench.data.batches import Rows, steps_of_epochs
+from flbench.data.cohorts.base import Sampler
 from flbench.data.preflight import require_batches, require_fit
 from flbench.data.shards import shards_of
 from flbench.engine.centralized import CentralizedTrainer
@@ -27,6 +27,7 @@ from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.initial_factors import Start, set_factors
+from flbench.engine.local_steps import drawn_steps, local_steps
 from flbench.engine.optimizers import Adam, Sgd
 from flbench.engine.partial_batches import stacks_partial_batches
 from flbench.engine.randomness import check_network, check_same_weights, without_draws
@@ -242,7 +243,9 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, setup: Traini
                 network=network,
                 shards=shards,
                 steps=[local_steps(experiment, rows) for rows in shards.train],
+                draw_steps=drawn_steps(experiment, shards.train),
                 participation=experiment.participation,
+                sampler=cast(Sampler, experiment.cohort),
                 finetune=experiment.finetune,
             )
         case Centralized():
@@ -257,16 +260,6 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, setup: Traini
                 head=head_weight(network),
             )
     assert_never(experiment)
-
-
-def local_steps(experiment: Training, rows: Rows) -> int:
-    """Return the local steps in a round of a client with these rows."""
-    if experiment.local_steps is not None:
-        return experiment.local_steps
-    epochs = cast(int, experiment.local_epochs)
-    return steps_of_epochs(
-        len(rows), epochs=epochs, batch_size=experiment.batch_size, drop_last=_drops_last(experiment)
-    )
 
 
 def set_matmul_precision(precision: str) -> None:

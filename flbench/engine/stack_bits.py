@@ -9,7 +9,8 @@ Clients share nothing, so the place of a client in a stack can change its bits t
 - A stack of one client, whose axis torch leaves out: it multiplies and convolves in another way.
 
 One local step is executed, and each of its operations is looked at. Runs are trained together if they have several
-clients, whole periods of them and no rest. All others are trained alone, and so with the bits that they have alone.
+clients, the same number in every round, whole periods of them and no rest. All others are trained alone, and so with
+the bits that they have alone.
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ def same_bits_together(trainers: Sequence[FederatedTrainer]) -> list[list[int]]:
     executor = trainers[0].executor
     if len(trainers) == 1 or trainers[0].device.type != "cpu" or not isinstance(executor, StackedExecutor):
         return [everyone]
-    several = [trainer for trainer in trainers if 1 < trainer.run.cohort_size <= executor.chunk]
+    several = [
+        trainer
+        for trainer in trainers
+        if not trainer.run.sampler.varies and 1 < trainer.run.cohort_size <= executor.chunk
+    ]
     step = None if not several else _Operations.of_a_step(several[0], executor)
     groups: list[list[int]] = []
     room = 0

@@ -23,7 +23,7 @@ class FedNova(Method):
 
     a_k is the sum of the weights with which client k's gradients enter w_k - x, in units of the learning rate: its
     number of steps K, with local momentum rho (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho). Where all clients take
-    equally many steps it is FedAvg, so it needs ``local_epochs``.
+    equally many steps it is FedAvg, so it needs ``local_epochs`` or steps that are drawn.
     """
 
     equation: ClassVar[str] = "x <- x + server_lr (sum_k p_k a_k) sum_k p_k (w_k - x) / a_k, a_k = K_k (no momentum)"
@@ -33,7 +33,7 @@ class FedNova(Method):
 
     def same_as(self, experiment: Federated) -> Method:
         """Return FedAvg where all clients take the same number of steps."""
-        return self if experiment.local_steps is None else Method(self.server_lr)
+        return Method(self.server_lr) if isinstance(experiment.local_steps, int) else self
 
     def delta_weights(self, cohort: Cohort) -> Sequence[float]:
         share, momentum = cohort.share, cohort.momentum

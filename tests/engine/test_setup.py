@@ -73,7 +73,7 @@ def test_clients_smaller_than_a_batch_train_for_their_epochs() -> None:
             torch.testing.assert_close(scaffold.states[name][client], (x[name] - leaf[client]) / (k * 0.1))
     # FedNova weighs client k's change by the share of its samples over K_k.
     assert isinstance(fednova, FederatedTrainer)
-    _, weights, *_ = fednova.run.weights(fednova.run.cohort(0))
+    _, weights, *_ = fednova.run.weights(fednova.run.cohort(0), fednova.run.steps)
     share = [size / sum(sizes) for size in sizes]
     effective = sum(p * k for p, k in zip(share, steps, strict=True))
     assert list(weights) == pytest.approx([p * effective / k for p, k in zip(share, steps, strict=True)])

@@ -98,7 +98,7 @@ def configuration_of(experiment: Training) -> Configuration | None:
 
     Hyperparameters must be their defaults, which are the paper's; ``variant`` is free: it chooses between sources.
     """
-    if not isinstance(experiment, Federated) or experiment.local_steps is None:
+    if not isinstance(experiment, Federated) or not isinstance(experiment.local_steps, int):
         return None
     known = {*Configuration._fields, *_FREE}
     dataset: Any = experiment.dataset

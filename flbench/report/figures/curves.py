@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flbench.config import Federated, Training
+from flbench.config.local_steps import mean_steps
 from flbench.metric_specs import value_of
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, grouped
@@ -177,7 +178,8 @@ def _draw_data(section: Section, columns: Sequence[_Column], collection: Collect
 def _samples_per_round(experiment: Training) -> float:
     """Return the training samples of a round; 0 where the number depends on the clients' data."""
     clients = experiment.cohort_size if isinstance(experiment, Federated) else 1
-    return float(clients * (experiment.local_steps or 0) * experiment.batch_size)
+    steps = 0.0 if experiment.local_steps is None else mean_steps(experiment.local_steps)
+    return clients * steps * experiment.batch_size
 
 
 def _draw_line(
