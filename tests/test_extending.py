@@ -32,6 +32,8 @@ name: extended
 base:
   dataset: squares
   clients: 3
+  participation: 0.67
+  cohort: round-robin
   rounds: 2
   eval_every: 1
   batch_size: 4
@@ -189,7 +191,7 @@ def test_the_hooks_of_methods() -> None:
 
 def test_every_group_has_an_example() -> None:
     assert set(examples()) == {
-        f"flbench.{name}" for name in ("methods", "norms", "models", "datasets", "partitions", "probes")
+        f"flbench.{name}" for name in ("methods", "norms", "models", "datasets", "partitions", "samplers", "probes")
     }
 
 
@@ -199,6 +201,7 @@ FOLDERS = {
     "flbench.norms": "flbench.models.norms",
     "flbench.models": "flbench.models.architectures",
     "flbench.partitions": "flbench.data.partition",
+    "flbench.samplers": "flbench.data.cohorts",
     "flbench.probes": "flbench.probes",
 }
 

@@ -64,7 +64,7 @@ def show(
         Path | None, typer.Option(help="Also draw the partition as a figure: a .png, .svg or .pdf file.")
     ] = None,
 ) -> None:
-    """List methods, norms, heads, models, data sets, partitions, probes, figures, kinds of experiments, or sweep files.
+    """List methods, norms, heads, models, data sets, partitions, cohorts, probes, figures, kinds, or sweep files.
 
     With a NAME, show one of them: its documentation, equation, source, and fields with defaults and limits.
 

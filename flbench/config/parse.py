@@ -33,6 +33,8 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("normalization", "normalisation", "norm_layer"), ("norm",)),
     **dict.fromkeys(("num_clients", "n_clients", "num_users"), ("clients",)),
     **dict.fromkeys(("num_rounds", "n_rounds", "comm_round", "communication_rounds", "steps"), ("rounds",)),
+    **dict.fromkeys(("sampler", "client_sampling", "client_selection"), ("cohort",)),
+    **dict.fromkeys(("stragglers", "drop_percent"), ("local_steps", "local_epochs")),
     **dict.fromkeys(("fraction", "client_fraction", "frac", "sample_rate", "fraction_fit"), ("participation",)),
     **dict.fromkeys(("alpha", "beta", "split", "iid", "skew", "heterogeneity"), ("partition",)),
     **dict.fromkeys(("data", "data_set"), ("dataset",)),
