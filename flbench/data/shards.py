@@ -1,6 +1,7 @@
 """Which training and test rows each client holds, and of which classes.
 
-* The rows of each group are shuffled and dealt by the partition's counts, so every sample is used at most once.
+* The rows of each group are shuffled and dealt by the partition's counts, so every sample is used at most once. Where
+  the counts are more than all of a group, its rows are dealt again in the same order.
 * The test set is split in the same proportions per (client, group), disjoint, rounded by largest remainder so that no
   test sample of a dealt group is lost; a client whose share rounds to nothing has no test data.
 * The server holds ``round(server_fraction * n)`` of the n training rows, which no client is dealt.
@@ -102,6 +103,7 @@ def split(
     test = given.test if given else None
     if test is None:
         train_G, test_G = (_sizes(groups, counts_KG.shape[1]) for groups in (train_N, test_M))
+        train_G = np.maximum(train_G, counts_KG.sum(axis=0))  # more where samples are dealt again
         test = _deal_rows(test_M, matching_test_counts(counts_KG, train_G, test_G), seed, _TEST)
     halves = [_hold_out(rows, val_fraction, seed, client) for client, rows in enumerate(train)]
     return Shards(tuple(kept for kept, _ in halves), tuple(held for _, held in halves), test, server)
@@ -221,6 +223,8 @@ def _deal_rows(groups_N: Ints, counts_KG: Ints, seed: int, kind: int) -> tuple[I
     parts: list[list[Ints]] = [[] for _ in counts_KG]
     for group, counts_K in enumerate(counts_KG.T):
         rows = stream(seed, "partition", kind, group).permutation(np.flatnonzero(groups_N == group))
+        if (more := int(counts_K.sum())) > len(rows):
+            rows = np.resize(rows, more)  # repeats them
         for mine, part in zip(parts, np.split(rows, np.cumsum(counts_K)), strict=False):
             mine.append(part)
     return tuple(np.sort(np.concatenate(mine)) for mine in parts)

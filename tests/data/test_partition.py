@@ -377,3 +377,48 @@ def test_split_checks_what_only_the_files_define() -> None:
         split(PARTITIONS.parse("domain-dirichlet:1"), data, clients=4, min_size=1, val_fraction=0, seed=0)
     shards = split(PARTITIONS.parse("classes:1"), data, clients=3, min_size=1, val_fraction=0, seed=0)
     assert sorted(np.concatenate(shards.train)) == list(range(30))
+
+
+def test_refilled_classes_keep_clients_to_their_proportions() -> None:
+    """Among clients of one class each, some share a class, which is dealt again in the same order, and evenly."""
+    one_class = {"name": "balanced-dirichlet", "beta": 1e-9, "variant": "fl-simulator"}
+    shards = parted(one_class)
+    held = [np.unique(TRAIN[rows]) for rows in shards.train]
+    assert [len(rows) for rows in shards.train] == [143] * 10 and all(len(classes) == 1 for classes in held)
+    clients_C = np.bincount(np.concatenate(held), minlength=10)
+    assert clients_C.max() > 1, "a class is used up"
+    np.testing.assert_array_equal(np.bincount(np.concatenate(shards.train), minlength=1430), clients_C[TRAIN])
+    tests = np.concatenate(shards.test)
+    assert len(np.unique(tests)) == len(tests) == 35 * (clients_C > 0).sum()
+    assert all(set(TEST[rows]) <= set(classes) for rows, classes in zip(shards.test, held, strict=True))
+
+
+def test_refilled_classes_follow_the_rule_of_fl_simulator() -> None:
+    """The rule of dataset.py, sample by sample, has the mean and the spread of our counts; without val_fraction."""
+    beta, clients, seeds, each = 0.5, 4, 300, 25
+    labels = np.repeat(np.arange(3), [10, 30, 60])
+    ours = {"name": "balanced-dirichlet", "beta": beta, "variant": "fl-simulator"}
+    found, expected = [], []
+    for seed in range(seeds):
+        rows = parted(ours, seed=seed, clients=clients, train=labels, test=labels, classes=3).train
+        found.append([np.bincount(labels[own], minlength=3) for own in rows])
+        draw, left = np.random.default_rng(seed), [10, 30, 60]
+        ends = draw.dirichlet([beta] * 3, size=clients).cumsum(1)
+        open_, counts = np.full(clients, each), np.zeros((clients, 3), dtype=int)
+        while open_.any():
+            client = draw.integers(clients)
+            if open_[client] == 0:
+                continue
+            open_[client] -= 1
+            while True:
+                label = int(np.argmax(draw.uniform() <= ends[client]))
+                if left[label] == 0:
+                    left[label] = [10, 30, 60][label]
+                    continue
+                left[label] -= 1
+                counts[client, label] += 1
+                break
+        expected.append(counts)
+    np.testing.assert_allclose(np.mean(found, (0, 1)), np.mean(expected, (0, 1)), atol=1.0)
+    np.testing.assert_allclose(np.std(found, (0, 1)), np.std(expected, (0, 1)), atol=1.0)
+    np.testing.assert_allclose(np.sort(found).mean((0, 1)), np.sort(expected).mean((0, 1)), atol=1.0)

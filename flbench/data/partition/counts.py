@@ -137,16 +137,28 @@ class BalancedDirichlet(Partition):
     from its proportions, among the classes that have samples left, until all samples are dealt. So the last clients to
     fill up deviate from their proportions. This is the rule of FedDyn's code and of FedLab's
     ``client_inner_dirichlet_partition``, which drop N mod K samples and draw classes again until one has samples left.
+
+    ``variant: fl-simulator``: a class that is used up is refilled, as in the code of FL-Simulator, so that all clients
+    keep to their proportions. A sample may then belong to several clients, or twice to one, and others to none; with
+    ``val_fraction`` one client may hold out what another trains on. The test set is divided without repetition.
     """
 
-    source = "@acar2021feddyn, and its code"
+    source = (
+        "@acar2021feddyn, and its code; variant fl-simulator: the code of FL-Simulator (woodenchild95/FL-Simulator)"
+    )
     shorthand = "beta"
 
     beta: Annotated[float, Field(gt=0)]
+    variant: Literal["plain", "fl-simulator"] = "plain"
 
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
         """Deal one sample at a time; classes left with probability 0 are drawn by the samples that they have."""
         shares_KC = draw.dirichlet(np.full(len(sizes_C), self.beta), size=clients)
+        if self.variant == "fl-simulator":
+            sizes_K = deal_evenly(int(sizes_C.sum()), clients)
+            weights_KC = shares_KC * (sizes_C > 0)
+            weights_KC[weights_KC.sum(1) == 0] = sizes_C  # a tiny beta leaves a client none of the classes of a domain
+            return draw.multinomial(sizes_K, weights_KC / weights_KC.sum(1, keepdims=True))
         left_C = sizes_C.copy()
         ends_KC = _open_ends(shares_KC, left_C)
         counts = np.zeros_like(shares_KC, dtype=np.int64)
