@@ -6,6 +6,7 @@ From Python, for notebooks (``flbench.api`` has the details; the results are pan
 ``flbench.run(norm="ln", partition="classes:1")``: run one experiment; its evaluations, one a row.
 ``flbench.sweep("sweeps/quickstart.yaml")``: run what is missing of a sweep; its runs, one a row.
 ``flbench.model(run_id)``: the network of a run with its trained weights; ``flbench.predict(run_id, images)``.
+``flbench.problem(norm="ln", partition="classes:1")``: what an experiment trains on: rows, batches, initial weights.
 
 Importing this package imports nothing slow; the first use of one of these functions imports ``flbench.api``.
 """
@@ -18,9 +19,9 @@ from typing import TYPE_CHECKING
 from flbench.errors import check_platform
 
 if TYPE_CHECKING:
-    from flbench.api import load, model, predict, run, sweep
+    from flbench.api import load, model, predict, problem, run, sweep
 
-__all__ = ["load", "model", "predict", "run", "sweep"]
+__all__ = ["load", "model", "predict", "problem", "run", "sweep"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""flbench from Python: ``flbench.load``, ``run``, ``sweep``, ``model`` and ``predict``, which call these.
+"""flbench from Python: ``flbench.load``, ``run``, ``sweep``, ``model``, ``predict`` and ``problem``, which call these.
 
 They use the same stores and workers as the commands, so that a notebook repeats no run that a command has finished, and
 vice versa. Results are pandas frames.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flbench.choices import DEFAULT_STORE, Device, SelectBy
-from flbench.config import Experiment, parse_experiment, require_device
+from flbench.config import Experiment, Federated, parse_experiment, require_device
 from flbench.errors import UserError
 from flbench.exchange.transfer import FilesSource
 from flbench.launchers import SweepWorkers, require_computable, run_launcher
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from flbench.trained import Trained
+    from flbench.training_problem import Problem
 
 #: One path or several, to stores or exported files.
 Paths = str | Path | Iterable[str | Path]
@@ -203,6 +204,27 @@ def predict(
         UserError: as in ``model``, or the images have another shape than those of the data set.
     """
     return _trained(run_id, round, client, store, data).predict(images)
+
+
+def problem(*, data: str | Path | None = None, **fields: Any) -> Problem:
+    """Return what a federated experiment trains on, without training it and without a store.
+
+    It has the samples, the rows of each client (training, held-out, test), the initial weights, and for each round the
+    cohort, the numbers of local steps and the rows of every batch: enough to compute a run by a program of one's own.
+
+    Args:
+        data: folder of the data sets; None: the default one.
+        fields: of the experiment, as for ``run``.
+
+    Raises:
+        UserError: a field is invalid, the experiment is not federated, or the data are missing or damaged.
+    """
+    experiment = parse_experiment(fields)
+    if not isinstance(experiment, Federated):
+        raise UserError(f"kind: flbench.problem shows federated experiments, got {experiment.kind}")
+    from flbench.training_problem import problem_of  # imports torch
+
+    return problem_of(experiment, None if data is None else Path(data))
 
 
 def _trained(run_id: str, round: int | None, client: int, store: str | Path | None, data: str | Path | None) -> Trained:

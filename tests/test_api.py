@@ -33,6 +33,37 @@ def test_importing_flbench_imports_nothing_heavy() -> None:
     assert heavy_imports("import flbench; assert callable(flbench.load)")[0] == []
 
 
+def test_a_problem_is_what_its_run_trains_on(tmp_path: Path) -> None:
+    partial = {
+        "clients": 3,
+        "partition": "iid",
+        "local_epochs": 1,
+        "drop_last": False,
+        "batch_size": 64,
+        "val_fraction": 0.1,
+        "norm": "bn",
+    }
+    found, again = (flbench.problem(**partial, participation=0.67) for _ in range(2))
+    assert found.cohort(3).tolist() == again.cohort(3).tolist() and len(found.cohort(3)) == len(found.steps(3)) == 2
+    client, steps = int(found.cohort(3)[0]), found.steps(3)[0]
+    batches = found.batches(client, 3)
+    assert len(batches) == steps and len(batches[-1]) < 64, "a partial batch has its own rows alone"
+    rows = [row for batch in batches for row in batch.tolist()]
+    assert sorted(rows) == found.train_rows[client].tolist() and not {*rows} & {*found.val_rows[client].tolist()}
+    assert len({row for own in found.test_rows for row in own.tolist()}) == sum(map(len, found.test_rows))
+    assert found.test.inputs_MCHW.shape[0] == len(found.test.labels_M) and float(found.train.inputs_MCHW.max()) == 1
+    weights = dict(found.network().named_parameters())
+    assert weights.keys() == found.params.keys() and all(
+        (weights[name] == leaf).all() for name, leaf in found.params.items()
+    )
+    (absent,) = {0, 1, 2} - {*found.cohort(3).tolist()}
+    with pytest.raises(ValueError, match=f"client {absent} does not take part in round 3"):
+        found.batches(absent, 3)
+    for fields, message in (({"kind": "centralized"}, "federated experiments"), ({"lrr": 1}, "did you mean 'lr'")):
+        with pytest.raises(UserError, match=message):
+            flbench.problem(**fields)
+
+
 def test_a_store_and_its_export_load_as_the_same_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [experiment(norm=norm, seed=seed) for norm in ("none", "ln") for seed in range(2)]
     store = filled(tmp_path / "runs", requests)

@@ -107,6 +107,12 @@ def module(heading: str) -> dict[str, Any]:
     return names
 
 
+def test_a_program_of_ones_own_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where the store is made
+    names = module("Compare with a program of your own")
+    assert names["difference"] < 1e-12
+
+
 def test_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "runs")
     for clients, acc in ((5, 0.5), (10, 0.7)):

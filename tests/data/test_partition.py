@@ -394,7 +394,7 @@ def test_refilled_classes_keep_clients_to_their_proportions() -> None:
 
 
 def test_refilled_classes_follow_the_rule_of_fl_simulator() -> None:
-    """The rule of dataset.py, sample by sample, has the mean and the spread of our counts; without val_fraction."""
+    """The rule of dataset.py, sample by sample, has the mean and the spread of our counts."""
     beta, clients, seeds, each = 0.5, 4, 300, 25
     labels = np.repeat(np.arange(3), [10, 30, 60])
     ours = {"name": "balanced-dirichlet", "beta": beta, "variant": "fl-simulator"}

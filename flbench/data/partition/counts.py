@@ -143,9 +143,7 @@ class BalancedDirichlet(Partition):
     ``val_fraction`` one client may hold out what another trains on. The test set is divided without repetition.
     """
 
-    source = (
-        "@acar2021feddyn, and its code; variant fl-simulator: the code of FL-Simulator (woodenchild95/FL-Simulator)"
-    )
+    source = "@acar2021feddyn, and its code; variant fl-simulator: the code of woodenchild95/FL-Simulator"
     shorthand = "beta"
 
     beta: Annotated[float, Field(gt=0)]
@@ -157,7 +155,7 @@ class BalancedDirichlet(Partition):
         if self.variant == "fl-simulator":
             sizes_K = deal_evenly(int(sizes_C.sum()), clients)
             weights_KC = shares_KC * (sizes_C > 0)
-            weights_KC[weights_KC.sum(1) == 0] = sizes_C  # a tiny beta leaves a client none of the classes of a domain
+            weights_KC[weights_KC.sum(1) == 0] = sizes_C  # a tiny beta leaves a client no class that exists
             return draw.multinomial(sizes_K, weights_KC / weights_KC.sum(1, keepdims=True))
         left_C = sizes_C.copy()
         ends_KC = _open_ends(shares_KC, left_C)
