@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from math import isfinite
 from operator import itemgetter
 from typing import Any
 
@@ -27,6 +26,7 @@ from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTas
 from flbench.engine.device_data import OwnBatch
 from flbench.engine.hooks import CLIENT_HOOKS
 from flbench.engine.run import RoundInputs, Run, own_batches
+from flbench.engine.watch import watched
 from flbench.methods.base import ServerContext, Tree, overrides
 from flbench.sums import sum_in_order
 from flbench.tensor_streams import Random, client_keys, server_key
@@ -40,7 +40,7 @@ class RunState:
         x: shared parameters. ``buffers``: shared buffers. ``server``: the method's server state.
         states: the method's client states; ``local``: parameters and buffers that stay on the clients; ``velocity``:
             what their optimizers keep over rounds. Every leaf of these has one row for each client of the run.
-        watch: the number of rounds before the run diverged (``trainer.watched``).
+        watch: the number of rounds before the run diverged (``watch.watched``).
     """
 
     x: Tree
@@ -373,23 +373,6 @@ def weighted_sum(leaf_n: Tensor, weights_n: Tensor) -> Tensor:
     """Return the sum of weight times leaf over the first axis, in the leaf's dtype."""
     weights = weights_n.to(leaf_n.dtype) if leaf_n.is_floating_point() else weights_n
     return (weights.view(-1, *[1] * (leaf_n.dim() - 1)) * leaf_n).sum(0).to(leaf_n.dtype)
-
-
-def watched(watch: Tree, leaves: Sequence[Tensor], loss: Tensor) -> Tree:
-    """Return ``watch`` with one more round, unless the loss or a parameter is, or was earlier, not finite.
-
-    Args:
-        watch: ``finite``, whether all was finite so far, and ``rounds``, how many rounds were.
-        leaves: all parameters after the round.
-        loss: of the round, 0-d.
-    """
-    totals = [leaf.sum() for leaf in leaves]
-    if loss.is_cpu:  # reading numbers takes half the time of torch's operations
-        numbers: list[Any] = [total.tolist() for total in (*totals, loss)]
-        finite = watch["finite"] & all(map(isfinite, numbers))
-    else:
-        finite = watch["finite"] & torch.isfinite(torch.stack(totals)).all() & torch.isfinite(loss)
-    return {"finite": finite, "rounds": watch["rounds"] + finite}
 
 
 def is_averaged(leaf: Tensor) -> bool:
