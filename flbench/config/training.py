@@ -10,6 +10,15 @@ from flbench.choices import Augmentation, LocalOptimizer, Precision
 from flbench.config.base import Check, Derived, Experiment, Rounds, Spelling, Whole
 from flbench.config.cohorts import cohort_in_effect, cohort_problem, cohort_size, participation_in_effect
 from flbench.config.kinds import KINDS
+from flbench.config.local_optimizer import (
+    OPTIMIZER,
+    adam_has_no_momentum,
+    clipped_one_way,
+    momentum_is_there_to_keep,
+    nesterov_has_momentum,
+    own_steps_have_no_optimizer,
+    weights_know_the_optimizer,
+)
 from flbench.config.local_steps import LocalSteps, one_length, partial_batches_end_epochs, steps_have_clients
 from flbench.config.schedules import CONSTANT, LrSchedule, schedule_problem
 from flbench.config.trained_parts import ALL, TrainedParts, leaves_head
@@ -121,47 +130,6 @@ def _batch_fits(component: Any, batch_size: int) -> str | None:
     )
 
 
-def _nesterov_has_momentum(nesterov: bool, momentum: float) -> str | None:
-    return "needs momentum above 0" if nesterov and not momentum else None
-
-
-def _clipped_one_way(clip_norm: float | None, agc: float | None) -> str | None:
-    return None if clip_norm is None or agc is None else "give either clip_norm or agc"
-
-
-def _adam_has_no_momentum(optimizer: str, momentum: float) -> str | None:
-    if optimizer == "sgd" or not momentum:
-        return None
-    return f"{optimizer} has its own momentum; expected 0, got {momentum}"
-
-
-def _momentum_is_there_to_keep(keep_momentum: bool, optimizer: str, momentum: float) -> str | None:
-    if not keep_momentum or momentum or optimizer != "sgd":
-        return None
-    return "true needs momentum above 0, or optimizer: adam or adamw"
-
-
-def _weights_know_the_optimizer(method: Any, optimizer: str, nesterov: bool, keep_momentum: bool) -> str | None:
-    if not method.assumes_plain_momentum or (optimizer == "sgd" and not nesterov and not keep_momentum):
-        return None
-    kept = "keep_momentum" if keep_momentum else "nesterov"
-    found = kept if optimizer == "sgd" else f"optimizer: {optimizer}"
-    return f"{method.label()} weighs the changes by the steps of SGD with plain momentum, not with {found}"
-
-
-#: The fields of the local optimizer, with their defaults.
-_OPTIMIZER = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "clip_norm": None, "agc": None}
-
-
-def _own_steps_have_no_optimizer(method: Any, *values: Any) -> str | None:
-    if not method.trains:
-        return None
-    for (name, plain), value in zip(_OPTIMIZER.items(), values, strict=True):
-        if value != plain:
-            return f"{method.label()} takes its own local steps, which {name}: {value} does not reach; leave it out"
-    return None
-
-
 def _probes_meet_evaluations(probes: tuple[Any, ...], eval_every: int) -> str | None:
     for probe in probes:
         if probe.every is not None and probe.every % eval_every:
@@ -206,8 +174,8 @@ class _Training(Experiment):
         Check(("norm", "batch_size"), "batch_size", _batch_fits),
         Check(("local_steps", "local_epochs"), "local_epochs", one_length),
         Check(("probes", "eval_every"), "probes", _probes_meet_evaluations),
-        Check(("nesterov", "momentum"), "nesterov", _nesterov_has_momentum),
-        Check(("clip_norm", "agc"), "agc", _clipped_one_way),
+        Check(("nesterov", "momentum"), "nesterov", nesterov_has_momentum),
+        Check(("clip_norm", "agc"), "agc", clipped_one_way),
         Check(("dataset", "model", "norm", "head", "bias", "train"), "train", _trained_parts_exist),
     )
 
@@ -304,10 +272,10 @@ class Federated(_Training):
         Check(("method", "batch_size"), "batch_size", _batch_fits),
         Check(("drop_last", "local_epochs"), "drop_last", partial_batches_end_epochs),
         Check(("rounds", "lr_schedule"), "lr_schedule", schedule_problem),
-        Check(("optimizer", "momentum"), "momentum", _adam_has_no_momentum),
-        Check(("keep_momentum", "optimizer", "momentum"), "keep_momentum", _momentum_is_there_to_keep),
-        Check(("method", "optimizer", "nesterov", "keep_momentum"), "method", _weights_know_the_optimizer),
-        Check(("method", *_OPTIMIZER), "method", _own_steps_have_no_optimizer),
+        Check(("optimizer", "momentum"), "momentum", adam_has_no_momentum),
+        Check(("keep_momentum", "optimizer", "momentum"), "keep_momentum", momentum_is_there_to_keep),
+        Check(("method", "optimizer", "nesterov", "keep_momentum"), "method", weights_know_the_optimizer),
+        Check(("method", *OPTIMIZER), "method", own_steps_have_no_optimizer),
         Check(("method", "head"), "head", _head_is_trained),
         Check(("method", "train"), "train", _method_has_its_head),
         Check(("method", "norm"), "norm", _statistics_are_left_to_the_norm),

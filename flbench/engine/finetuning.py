@@ -46,7 +46,7 @@ def finetuned(run: Run, model: Callable[[int], Model], steps: int, round: int) -
         )
         task = ClientTask(
             method=tuned.method,
-            sgd=setup.sgd.in_round(round),
+            sgd=replace(setup.sgd.in_round(round), kept=False),
             x={},
             server={},
             autocast=setup.autocast,

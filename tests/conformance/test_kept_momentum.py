@@ -119,6 +119,12 @@ def test_every_way_to_train_agrees(sgd: Sgd, method: str) -> None:
     assert largest_difference(everything(loop), everything(recorded)) < 1e-10
 
 
+def test_fine_tuning_starts_with_a_new_state() -> None:
+    kept, forgetful = (toy_trainer(Method(), sgd=Adam(0.01, kept=kept), finetune=2) for kept in (True, False))
+    train(1, kept, forgetful)
+    assert kept.evaluate()["acc_finetuned"] == forgetful.evaluate()["acc_finetuned"]
+
+
 def test_fields() -> None:
     plain, kept = (parse_experiment({"momentum": 0.9, "keep_momentum": keep}) for keep in (False, True))
     assert plain.run_id == parse_experiment({"momentum": 0.9}).run_id != kept.run_id
