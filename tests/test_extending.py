@@ -197,7 +197,8 @@ def test_the_hooks_of_methods() -> None:
 
 def test_every_group_has_an_example() -> None:
     assert set(examples()) == {
-        f"flbench.{name}" for name in ("methods", "norms", "models", "datasets", "partitions", "samplers", "probes")
+        f"flbench.{name}"
+        for name in ("methods", "norms", "models", "datasets", "partitions", "samplers", "probes", "launchers")
     }
 
 
