@@ -52,13 +52,14 @@ class FieldProblem(ValueError):
 def content_of(raw: Mapping[str, Any]) -> str | None:
     """Return the fingerprint of the data that an experiment, as plain JSON, is defined on; None where it names none.
 
-    A data set without ``content`` means its official content, where that is known.
+    A data set without ``content`` means its official content, where that is known and not split again.
     """
     dataset = raw.get("dataset")
     if not isinstance(dataset, Mapping):
         return None
     known = DATASETS.classes.get(str(dataset.get("name")))
-    return dataset.get("content") or getattr(known, "official", None)
+    official = None if dataset.get("test_fraction") else getattr(known, "official", None)
+    return dataset.get("content") or official
 
 
 def components_of(raw: Mapping[str, Any]) -> Iterator[tuple[Registry[Any], str]]:

@@ -266,7 +266,7 @@ class LocalFiles(Dataset):
     labels: Literal["as-is", "renumber"] = dataclasses.field(default="as-is", kw_only=True)
 
     def expected(self) -> Expected:
-        return Expected(renumber=self.labels == "renumber")
+        return Expected(renumber=self.labels == "renumber", test_fraction=self.test_fraction)
 
     def identity(self) -> dict[str, Any]:
         """Leave out where and how the files are read once the content is named: that no longer defines the numbers."""
@@ -307,7 +307,6 @@ class Folder(LocalFiles):
     """
 
     size: Annotated[int, Field(ge=1, le=4096)] | None = None
-    test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     clients: bool = False
 
     def __post_init__(self) -> None:
@@ -325,7 +324,7 @@ class Folder(LocalFiles):
             yield Source(UnsplitFolder(), Path(self.path).expanduser())
 
     def expected(self) -> Expected:
-        return dataclasses.replace(super().expected(), size=self.size, test_fraction=self.test_fraction)
+        return dataclasses.replace(super().expected(), size=self.size)
 
     def advice(self, root: Path) -> str:
         split = "" if self.test_fraction else " Images without a test set need 'test_fraction', such as 0.2."

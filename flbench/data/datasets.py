@@ -38,6 +38,7 @@ from flbench.data.images import Shape
 from flbench.data.layouts.base import Expected, Layout, RawData
 from flbench.data.layouts.image_folder import ImageFolder
 from flbench.data.layouts.parquet import Parquet
+from flbench.data.split_again import split_again
 from flbench.errors import DataMissing, OtherData, UserError
 from flbench.registry import Component
 
@@ -62,6 +63,9 @@ class Dataset(Component):
 
     ``content`` is the fingerprint of the decoded arrays, by which the data enter the run id. None stands for the
     official content, the only way to write it; for a set without official content it means: not known yet.
+
+    With ``test_fraction`` the training and the test set are joined and split again (``split_again.py``), and what the
+    class declares of content and counts does not apply.
     """
 
     image: ClassVar[Shape | None] = None
@@ -89,9 +93,13 @@ class Dataset(Component):
     layouts: ClassVar[tuple[Layout, ...]] = (Parquet(), ImageFolder())
 
     content: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = dataclasses.field(default=None, kw_only=True)
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Write the official content as None."""
+        """Write the official content as None, and forget it where the set is split again."""
+        if self.test_fraction is not None:
+            for declared in ("official", "counts"):
+                object.__setattr__(self, declared, None)
         if self.content == self.official:
             object.__setattr__(self, "content", None)
 
@@ -113,7 +121,7 @@ class Dataset(Component):
     def expected(self) -> Expected:
         """Return the shape that its images must have."""
         size = self.image[1] if self.image is not None and self.resize else None
-        return Expected(shape=self.image, size=size, domains=self.domains)
+        return Expected(shape=self.image, size=size, domains=self.domains, test_fraction=self.test_fraction)
 
     def names_of(self, contents: RawData) -> tuple[str, ...]:
         """Return the classes' names: of the files, else of the set, else numbers; raises UserError if they differ."""
@@ -171,6 +179,9 @@ def recipe(dataset: Dataset, source: Source) -> cache.Recipe:
     settings |= {"labels": "renumber"} if expected.renumber else {}
 
     def read() -> RawData:
+        if expected.test_fraction is not None and not source.layout.splits:
+            whole = dataclasses.replace(dataset, test_fraction=None, content=None)
+            return split_again(cache.load(recipe(whole, source)), expected.test_fraction)
         contents = source.layout.read(folder, expected)
         return contents.renumbered() if expected.renumber else contents
 

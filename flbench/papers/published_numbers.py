@@ -184,6 +184,8 @@ def other_content(experiment: Training, fingerprint: str | None, samples: str | 
         samples: the images in train and test, as the result has them (``50000/10000``); None: not recorded.
     """
     dataset: Any = experiment.dataset
+    if dataset.test_fraction is not None:
+        return f"training and test set split again, {dataset.test_fraction:g} for the test"
     if known := dataset.parts.get(fingerprint):
         return str(known)
     if fingerprint == dataset.official or dataset.counts is None:

@@ -35,7 +35,7 @@ class Expected:
     shape: Shape | None = None
     size: int | None = None
     domains: tuple[str, ...] = ()
-    #: The share of each class that is the test set, where the files have none.
+    #: The share of each class that is the test set; None: the files have one.
     test_fraction: float | None = None
     #: Whether the classes that have images get labels from 0 on, without gaps.
     renumber: bool = False
@@ -91,6 +91,8 @@ class Layout(ABC):
     version: ClassVar[int] = 1
     #: Files that are read where they exist, such as one of names.
     optional: ClassVar[tuple[str, ...]] = ()
+    #: Whether the files have no test set, and ``read`` takes ``test_fraction`` of the images for one.
+    splits: ClassVar[bool] = False
 
     @abstractmethod
     def find(self, folder: Path) -> FoundFiles:

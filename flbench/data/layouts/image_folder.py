@@ -106,6 +106,7 @@ class UnsplitFolder(Layout):
     title: ClassVar[str] = "image folder without test images"
     version: ClassVar[int] = 2
     optional: ClassVar[tuple[str, ...]] = (_NAMES,)
+    splits: ClassVar[bool] = True
 
     def find(self, folder: Path) -> FoundFiles:
         images = _images_below(_home(folder))
