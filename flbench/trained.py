@@ -18,6 +18,7 @@ from flbench.checkpoints import NoCheckpoint, load_checkpoint
 from flbench.config import Training
 from flbench.data.arrays import Data
 from flbench.data.datasets import Dataset, load_named
+from flbench.engine.device_data import as_input, normalization
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.setup import make_network, make_trainer, matmul_precision_restored
 from flbench.errors import UserError
@@ -46,7 +47,8 @@ class Trained:
             raise UserError(f"images: expected an array of shape (M, {', '.join(map(str, shape))}), got {images.shape}")
         white = self.data.white if images.dtype.kind in "ui" else 1
         dtype = next(self.network.parameters()).dtype
-        images_MCHW = torch.from_numpy(np.ascontiguousarray(images)).to(dtype) / white
+        samples = torch.from_numpy(np.ascontiguousarray(images))
+        images_MCHW = as_input(samples, white, dtype, normalization(self.data, dtype))
         with torch.no_grad():
             logits = torch.cat([self.network(part)[1] for part in images_MCHW.split(512)])
         return pd.DataFrame(logits.softmax(1).numpy(), columns=list(self.data.class_names))

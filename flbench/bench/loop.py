@@ -14,6 +14,7 @@ from flbench.config import Federated
 from flbench.data.arrays import Data
 from flbench.data.batches import CROP_PADDING, Rows, crop_and_flip
 from flbench.data.shards import shards_of
+from flbench.engine.device_data import as_input, normalization
 from flbench.engine.local_steps import local_steps
 from flbench.engine.setup import make_network
 from flbench.models.layers import PooledConv
@@ -32,8 +33,9 @@ def from_memory(experiment: Federated, data: Data, rows: Sequence[Rows], device:
     dtype = torch.float64 if experiment.precision == "fp64" else torch.float32
     images, labels = (torch.from_numpy(part.copy()).to(device) for part in (data.train.images, data.train.labels))
     augmented, batch_size = experiment.augment == "flip-crop", experiment.batch_size
+    finish = partial(as_input, white=data.white, dtype=dtype, normalize=normalization(data, dtype, device))
     if not augmented:
-        images = images.to(dtype) / data.white
+        images = finish(images)
 
     def batches(own: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         passes = max(1, -(-batch_size // len(own))) if experiment.drop_last else 1  # small clients fill a batch
@@ -41,7 +43,7 @@ def from_memory(experiment: Federated, data: Data, rows: Sequence[Rows], device:
             order = torch.cat([own[torch.randperm(len(own), device=device)] for _ in range(passes)])
             for batch in order.split(batch_size):
                 if len(batch) == batch_size or not experiment.drop_last:
-                    pixels = augment(images[batch]).to(dtype) / data.white if augmented else images[batch]
+                    pixels = finish(augment(images[batch])) if augmented else images[batch]
                     yield pixels, labels[batch]
 
     return [partial(batches, torch.from_numpy(own).to(device)) for own in rows]

@@ -23,7 +23,7 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Data:
-    """A decoded data set. An image is ``images / white`` as floats in [0, 1]."""
+    """A decoded data set. An image is ``images / white`` as floats in [0, 1], less the mean and over the deviation."""
 
     train: Arrays
     test: Arrays
@@ -34,6 +34,8 @@ class Data:
     domain_names: tuple[str, ...] = ()
     #: What users should know about how the files were read.
     notes: tuple[str, ...] = ()
+    #: What normalizes the network's input: mean and deviation of all channels, or of each; None: nothing does.
+    normalize: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
 
 def fingerprint(train: Arrays, test: Arrays, classes: int | None = None) -> str:

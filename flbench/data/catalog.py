@@ -273,7 +273,8 @@ class LocalFiles(Dataset):
         settings = super().identity()
         if self.content is None:
             return settings
-        return {name: settings[name] for name in ("name", "version", "content")}
+        defining = ("name", "version", "content", "mean", "std")
+        return {name: settings[name] for name in defining if name in settings}
 
     def same_place(self, other: Dataset) -> bool:
         """Compare paths as absolute ones, so that ``img``, ``./img`` and ``img/`` are one place."""

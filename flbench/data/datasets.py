@@ -66,6 +66,9 @@ class Dataset(Component):
 
     With ``test_fraction`` the training and the test set are joined and split again (``split_again.py``), and what the
     class declares of content and counts does not apply.
+
+    ``mean`` and ``std`` normalize images in [0, 1] as torchvision's ``Normalize`` does: a number for all channels, or
+    one for each.
     """
 
     image: ClassVar[Shape | None] = None
@@ -94,9 +97,15 @@ class Dataset(Component):
 
     content: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = dataclasses.field(default=None, kw_only=True)
     test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = dataclasses.field(default=None, kw_only=True)
+    mean: tuple[float, ...] = dataclasses.field(default=(), kw_only=True)
+    std: tuple[Annotated[float, Field(gt=0)], ...] = dataclasses.field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         """Write the official content as None, and forget it where the set is split again."""
+        channels = {1, self.image[0]} if self.image else {len(self.mean)}
+        if len(self.mean) != len(self.std) or (self.mean and len(self.mean) not in channels):
+            wanted = " or ".join(map(str, sorted(channels))) if self.image else "as many"
+            raise ValueError(f"expected mean and std with {wanted} numbers, got {len(self.mean)} and {len(self.std)}")
         if self.test_fraction is not None:
             for declared in ("official", "counts"):
                 object.__setattr__(self, declared, None)
@@ -180,7 +189,7 @@ def recipe(dataset: Dataset, source: Source) -> cache.Recipe:
 
     def read() -> RawData:
         if expected.test_fraction is not None and not source.layout.splits:
-            whole = dataclasses.replace(dataset, test_fraction=None, content=None)
+            whole = dataclasses.replace(dataset, test_fraction=None, content=None)  # not normalized: stored as bytes
             return split_again(cache.load(recipe(whole, source)), expected.test_fraction)
         contents = source.layout.read(folder, expected)
         return contents.renumbered() if expected.renumber else contents
@@ -203,7 +212,15 @@ def load(dataset: Dataset, root: Path | None = None) -> Data:
         DataMissing: its files are missing; the message names the files and the folder.
         UserError: its files are damaged, or the cache cannot be written.
     """
-    return cache.load(recipe(dataset, locate(dataset, root)))
+    data = cache.load(recipe(dataset, locate(dataset, root)))
+    if not dataset.mean:
+        return data
+    if len(dataset.mean) not in (1, data.train.images.shape[1]):
+        raise UserError(
+            f"{dataset.label()}: mean and std have {len(dataset.mean)} numbers, the images "
+            f"{data.train.images.shape[1]} channels; give one number, or one for each channel"
+        )
+    return dataclasses.replace(data, normalize=(dataset.mean, dataset.std))
 
 
 def load_named(dataset: Dataset, root: Path | None = None) -> Data:

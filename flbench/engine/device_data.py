@@ -82,6 +82,7 @@ class DeviceData:
         white: the uint8 value that means 1.0.
         dtype: of the network's input.
         augment: whether training images are flipped and cropped at random.
+        normalize: mean and deviation that normalize the network's input, as ``normalization`` returns them.
     """
 
     train_MCHW: Tensor
@@ -92,12 +93,14 @@ class DeviceData:
     white: int
     dtype: torch.dtype
     augment: bool
+    normalize: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, data: Data, device: str, dtype: torch.dtype, *, augment: bool) -> DeviceData:
         """Return a data set on a device; on a CPU in the arrays' own memory."""
         train, test = _tensors(data.train, device), _tensors(data.test, device)
-        return cls(*train, *test, data.classes, data.white, dtype, augment)
+        normalize = normalization(data, dtype, device)
+        return cls(*train, *test, data.classes, data.white, dtype, augment, normalize)
 
     def draw(
         self, rows_EB: Rows, sizes_E: Rows | None = None, *, seed: int, client: int, round: int, masked: bool = False
@@ -149,7 +152,21 @@ class DeviceData:
 
     def prepare(self, images_MCHW: Tensor) -> Tensor:
         """Convert raw images into the network's input."""
-        return images_MCHW.to(self.dtype) / self.white
+        return as_input(images_MCHW, self.white, self.dtype, self.normalize)
+
+
+def normalization(data: Data, dtype: torch.dtype, device: str | torch.device = "cpu") -> tuple[Tensor, Tensor] | None:
+    """Return mean and deviation of the input, 0-d or (C, 1, 1); None where it is not normalized."""
+    if data.normalize is None:
+        return None
+    mean, deviation = (torch.tensor(values, dtype=dtype, device=device) for values in data.normalize)
+    return (mean[0], deviation[0]) if len(mean) == 1 else (mean.view(-1, 1, 1), deviation.view(-1, 1, 1))
+
+
+def as_input(samples: Tensor, white: int, dtype: torch.dtype, normalize: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """Return raw images as a network's input: bytes over ``white``, then normalized."""
+    pixels = samples.to(dtype) / white
+    return pixels if normalize is None else (pixels - normalize[0]) / normalize[1]
 
 
 def side_by_side(batches: Sequence[ClientBatches]) -> Tree:

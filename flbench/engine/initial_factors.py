@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from flbench.data.arrays import Data
+from flbench.engine.device_data import as_input, normalization
 from flbench.errors import UserError
 from flbench.models.base import Model
 from flbench.models.initial_weights import build
@@ -30,13 +31,14 @@ SAMPLES = 256
 
 @dataclass(frozen=True)
 class Start:
-    """What measured factors depend on; the data are compared by their fingerprint."""
+    """What measured factors depend on; the data are compared by their fingerprint and normalization."""
 
     model: Model
     norm: Norm
     bias: bool
     seed: int
     fingerprint: str
+    normalize: tuple[tuple[float, ...], tuple[float, ...]] | None
     data: Data = field(compare=False, repr=False)
 
 
@@ -58,7 +60,8 @@ def _factors(start: Start) -> tuple[float, ...]:
     options: dict[str, Any] = {"seed": start.seed, "dtype": torch.float64}
     network = build(start.model, images.shape[1:], start.data.classes, start.norm, start.bias, **options)
     rows = stream(start.seed, "scale").permutation(len(images))[:SAMPLES]
-    batch_BCHW = torch.from_numpy(images[rows]).double() / start.data.white
+    normalize = normalization(start.data, torch.float64)
+    batch_BCHW = as_input(torch.from_numpy(images[rows]), start.data.white, torch.float64, normalize)
     layers = _measured_layers(network)
 
     def measure(layer: Factor, inputs: tuple[Tensor, ...]) -> None:

@@ -7,6 +7,7 @@ Shape suffixes: K models, M samples, C channels, H, W pixels, D features, Y clas
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -78,6 +79,15 @@ class ModelAccess:
         purpose = "probe samples" if client is None else "probe samples of a client"
         drawn = stream(self.trainer.seed, purpose, client or 0).permutation(rows)[:count]
         return images.prepare(images.train_MCHW[torch.from_numpy(drawn).to(images.train_MCHW.device)])
+
+    def training_set(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield all training images of clients as the network's input, without augmentation, and labels, in batches."""
+        images = self.trainer.images
+        rows: Rows = np.arange(len(images.train_labels_M))
+        if isinstance(self.trainer, FederatedTrainer):
+            rows = np.concatenate(self.trainer.run.rows)
+        for index in torch.from_numpy(rows).to(images.train_MCHW.device).split(size):
+            yield images.prepare(images.train_MCHW[index]), images.train_labels_M[index]
 
     def forward(self, params: Tree, buffers: Tree, images: Tensor, *, training: bool) -> tuple[Tensor, Tensor]:
         """Return features (M, D) and logits (M, Y); in training mode with the batch statistics of these samples."""

@@ -148,7 +148,8 @@ def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
     model, norm = cast(Model, experiment.model), cast(Norm, experiment.norm)
     options: dict[str, Any] = {"seed": experiment.seed, "dtype": _dtype(experiment), "head": experiment.head}
     network = build(model, _image(data), data.classes, norm, experiment.bias, **options)
-    set_factors(network, Start(model, norm, experiment.bias, experiment.seed, data.fingerprint, data))
+    start = Start(model, norm, experiment.bias, experiment.seed, data.fingerprint, data.normalize, data)
+    set_factors(network, start)
     train_only(network, experiment.train, experiment.seed)
     return network.to(device)
 

@@ -186,6 +186,8 @@ def other_content(experiment: Training, fingerprint: str | None, samples: str | 
     dataset: Any = experiment.dataset
     if dataset.test_fraction is not None:
         return f"training and test set split again, {dataset.test_fraction:g} for the test"
+    if dataset.mean:
+        return "normalized images"
     if known := dataset.parts.get(fingerprint):
         return str(known)
     if fingerprint == dataset.official or dataset.counts is None:

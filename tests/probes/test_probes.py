@@ -20,6 +20,7 @@ from flbench.probes.drift import Drift
 from flbench.probes.features import Features
 from flbench.probes.overfit import Overfit
 from flbench.probes.sharpness import Sharpness
+from flbench.probes.training_set import TrainingSet
 from flbench.store import Store
 from flbench.theory import rank
 from tests.test_execution import run
@@ -54,6 +55,16 @@ def test_local_sharpness_uses_the_clients_own_samples() -> None:
     everything = access.trainer.images.prepare(access.trainer.images.train_MCHW[torch.from_numpy(rows)])
     assert len(own) == 20
     assert all(any(torch.equal(one, other) for other in everything) for one in own)
+
+
+def test_the_training_set_is_every_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flbench.probes.training_set.BATCH", 500)
+    access = access_of(partition="classes:2")
+    images = access.trainer.images
+    _, logits = access.forward(*access.model(), images.prepare(images.train_MCHW), training=False)
+    found = TrainingSet().measure(seen(access))
+    assert found["acc"] == pytest.approx(float((logits.argmax(1) == images.train_labels_M).double().mean()))
+    assert found["loss"] == pytest.approx(F.cross_entropy(logits, images.train_labels_M).item())
 
 
 def test_features_are_those_of_the_network() -> None:
