@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flbench.config import Training
+from flbench.papers.fedvls import claims as fedvls
 from flbench.papers.label_skew import figures, figures_one_class, figures_sharpening
 from flbench.papers.label_skew.chapter import synthesize
 from flbench.papers.label_skew.claims_published import compare
@@ -41,6 +42,9 @@ RANK_COLLAPSE = Paper(
         FigureKind("deep", "ranks and accuracy of deep networks over depth and epochs", deep, "studies of this kind"),
     ),
 )
+
+#: Guo et al. 2025.
+FEDVLS = Paper(supplement=lambda _, collection: fedvls.FedVlsSupplement(fedvls.compare(collection)))
 
 #: Li et al. 2022.
 NIID_BENCH = Paper(supplement=lambda _, collection: niid_bench.NiidBenchSupplement(niid_bench.compare(collection)))
@@ -96,4 +100,4 @@ def papers(*, published: bool = False, tolerance: float = WIDEST, why: bool = Fa
         ),
         supplement=label_skew_supplement,
     )
-    return label_skew, NIID_BENCH, SHARPNESS, RANK_COLLAPSE
+    return label_skew, NIID_BENCH, FEDVLS, SHARPNESS, RANK_COLLAPSE

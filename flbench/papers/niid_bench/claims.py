@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from flbench.config import Training
-from flbench.metric_specs import value_of
+from flbench.papers.best_round import METRIC, NumbersSupplement, at_best_round, skipped
+from flbench.papers.best_round import judge as judge_means
 from flbench.papers.niid_bench.published import (
     FREE,
     MUS,
@@ -18,24 +18,12 @@ from flbench.papers.niid_bench.published import (
     configuration_of,
     published_rows,
 )
-from flbench.papers.published_numbers import (
-    HEADS,
-    WIDEST,
-    Comparison,
-    Judgement,
-    judgements,
-    other_content,
-    tally,
-    without_comparison,
-)
-from flbench.report.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
+from flbench.papers.published_numbers import WIDEST, Comparison, Judgement, other_content
+from flbench.report.blocks import Entry, words
 from flbench.report.cells import Cell, cells_of, rows_of
 from flbench.report.runs import Collection, Run
-from flbench.report.stats import FEWEST, welch_half_width
-from flbench.report.supplement import Place, Supplement
-
-#: What is compared.
-METRIC = "acc_global"
+from flbench.report.stats import welch_half_width
+from flbench.report.supplement import Place
 
 #: The variant of SCAFFOLD that the numbers were computed with.
 SCAFFOLD = "flower"
@@ -54,16 +42,6 @@ def compare(collection: Collection) -> tuple[Comparison[PublishedRow], ...]:
         if row.configuration.dataset in datasets
         for cell, why in _cells(row.configuration, found.get(row.configuration, ()))
     )
-
-
-def at_best_round(run: Run, collection: Collection) -> Run:
-    """Return a run with the record of its best round, as published, also where it diverged after that."""
-    scored = [
-        (value, record)
-        for record in collection.records(run)
-        if (value := value_of(record, METRIC)) is not None and math.isfinite(value)
-    ]
-    return replace(run, state="done", record=max(scored, key=lambda pair: pair[0])[1]) if scored else run
 
 
 def _cells(configuration: Configuration, runs: Sequence[Run]) -> list[tuple[Cell | None, str]]:
@@ -94,25 +72,9 @@ def _method(cell: Cell) -> Any:
 
 
 def judge(row: PublishedRow, cell: Cell | None, other_method: str = "") -> Judgement:
-    """Return the verdict on a published number, and why.
-
-    The unit is a seed, and the quantity the difference of two means over seeds, with its 95 % interval by Welch's t.
-    ``does not hold``: the interval excludes zero. ``holds``: it contains zero, and reaches at most ``WIDEST`` points to
-    either side. Everything else is ``inconclusive``. Spreads are not pooled: published ones are 0 to 41 points.
-    """
-    if cell is None:
-        return Judgement("not run")
-    other = other_content(cell.experiment, cell.fingerprint, cell.samples) or _skipped(cell) or other_method
-    if judgement := without_comparison(cell, row.rounds, other):
-        return judgement
-    if len(cell.values) < FEWEST:
-        return Judgement("inconclusive", f"fewer than {FEWEST} seeds have no interval")
-    difference, half_width = interval(row, cell)
-    diverged = sum(run.result is not None and run.result.status == "diverged" for run in cell.runs)
-    why = f"± {half_width:.2f}" + (f", {diverged} of {len(cell.runs)} diverged" if diverged else "")
-    if abs(difference) > half_width:
-        return Judgement("does not hold", why)
-    return Judgement("holds" if half_width <= WIDEST else "inconclusive", why)
+    """Return the verdict on a published number, and why (``best_round.judge``)."""
+    other = cell and (other_content(cell.experiment, cell.fingerprint, cell.samples) or skipped(cell) or other_method)
+    return judge_means(row, cell, other or "", interval)
 
 
 def interval(row: PublishedRow, cell: Cell) -> tuple[float, float]:
@@ -132,60 +94,32 @@ def interval(row: PublishedRow, cell: Cell) -> tuple[float, float]:
     return round(100 * ours.mean - row.value, 2), round(welch_half_width(parts), 2)
 
 
-def _skipped(cell: Cell) -> str:
-    """Why the best round of a cell's runs may have been missed: not every round was evaluated."""
-    evaluated = [run.result.evaluated - {0} for run in cell.runs if run.result]
-    if all(len(rounds) == max(rounds, default=0) for rounds in evaluated):
-        return ""
-    return f"the best of {min(map(len, evaluated))} evaluated rounds"
-
-
 @dataclass(frozen=True)
-class NiidBenchSupplement(Supplement):
+class NiidBenchSupplement(NumbersSupplement[PublishedRow]):
     """The comparison with NIID-Bench's numbers."""
 
-    comparisons: tuple[Comparison[PublishedRow], ...]  # none where no run has NIID-Bench's settings
+    whose: ClassVar[str] = "NIID-Bench"
+    key: ClassVar[str] = "niid_bench"
+    entry: ClassVar[str] = "li2022niidbench"
+    heads: ClassVar[tuple[str, ...]] = ("published as", "partition", "ours")
 
-    @property
-    def judgements(self) -> Sequence[Judgement]:
-        """A judgement for each published number, by the most decisive of our cells."""
-        return judgements(self.comparisons)
+    def names(self, one: Comparison[PublishedRow]) -> tuple[Entry, ...]:
+        method: Any = getattr(one.cell.experiment, "method", None) if one.cell else None
+        ours = method.label(FREE.get(method.name, ())) if method else ""
+        return words(one.row.label, one.row.configuration.partition, ours)
 
-    @property
-    def source(self) -> str:
-        """The paper, where its numbers are compared."""
-        return "@li2022niidbench" if self.comparisons else ""
+    def place(self, one: Comparison[PublishedRow]) -> Place:
+        return one.row.configuration.place
 
-    def opening(self) -> Sequence[Block]:
-        """Return the counts of verdicts."""
-        found = self.judgements
-        return [Paragraph(f"{len(found)} published numbers of NIID-Bench: {tally(found)}.")] if found else []
+    def note(self, one: Comparison[PublishedRow]) -> str:
+        return f"{one.row.label}, {one.row.configuration.partition}"
 
-    def of_section(self, place: Place) -> Sequence[Block]:
-        """Return the published numbers of a data set, where the model is NIID-Bench's."""
-        everything = [one for one in self.comparisons if one.row.configuration.place == place]
-        shown = [one for one in everything if one.cell is not None]
-        if not shown:
-            return []
-        blocks: list[Block] = [Heading(3, "NIID-Bench's published numbers")]
-        total, listed = (len({id(one.row) for one in some}) for some in (everything, shown))
-        if listed < total:
-            blocks.append(Paragraph(f"{total - listed} of {total} published numbers were not requested."))
-        heads = ("published as", "partition", "ours")
-        blocks.append(Grid((*heads, *HEADS), tuple(map(_row, shown)), len(heads), remarks=1))
-        notes = {
-            one.row.note: f"{one.row.label}, {one.row.configuration.partition}: {one.row.note}"
-            for one in shown
-            if one.row.note
-        }
-        return [*blocks, Items(tuple(notes.values()))] if notes else blocks
+    def configuration(self, one: Comparison[PublishedRow]) -> Mapping[str, Any]:
+        return one.row.configuration._asdict()
 
-    def reading(self) -> Sequence[str]:
-        """Return what the numbers and the verdicts mean."""
-        if not self.comparisons:
-            return []
+    def explanation(self) -> str:
         mus = ", ".join(f"{mu:g}" for mu in MUS)
-        return [
+        return (
             "NIID-Bench's published numbers: accuracy on the whole test set in percent, of the best of "
             f"{SETTINGS['rounds']} rounds, as published by the reproduction of Li et al. 2022 (arXiv 2102.02079) in "
             "Flower's `baselines/niid_bench` and ours; there mean ± standard deviation of 3 seeds, ours mean ± "
@@ -195,22 +129,4 @@ class NiidBenchSupplement(Supplement):
             "seed). The published seeds share one partition; where partitions differ, the interval allows for that by "
             "the variance of one more of our seeds. *does not hold*: the interval excludes zero; *holds*: it contains "
             f"zero and its half-width is at most {WIDEST:g} points; else *inconclusive*."
-        ]
-
-    def lines(self) -> Sequence[str]:
-        """Return the counts of verdicts."""
-        return [f"NIID-Bench's numbers: {tally(self.judgements)}"] if self.comparisons else []
-
-    def fields(self) -> Mapping[str, Any]:
-        """Return ``niid_bench``: one object a published number and cell of ours; nothing without runs."""
-        found = [
-            {"label": one.row.label, **one.row.configuration._asdict(), **one.fields(), "note": one.row.note}
-            for one in self.comparisons
-        ]
-        return {"niid_bench": found} if found else {}
-
-
-def _row(one: Comparison[PublishedRow]) -> tuple[Entry, ...]:
-    method: Any = getattr(one.cell.experiment, "method", None) if one.cell else None
-    ours = method.label(FREE.get(method.name, ())) if method else ""
-    return (*words(one.row.label, one.row.configuration.partition, ours), *one.entries())
+        )
