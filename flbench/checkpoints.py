@@ -13,6 +13,19 @@ class NoCheckpoint(ValueError):
     """A file that ``torch.save`` has not written, or that would execute code; the message names the file and why."""
 
 
+def load_weights(path: Path) -> Any:
+    """Return what a file of weights holds, as ``load_checkpoint``; files of torch before 1.6 can be read, too."""
+    with path.open("rb") as file:
+        if file.read(2) == b"PK":
+            return load_checkpoint(path)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise NoCheckpoint(f"{path}: {type(error).__name__}") from None
+
+
 def load_checkpoint(path: Path) -> Any:
     """Return what ``torch.save`` wrote: tensors, numbers and strings. Nothing in the file can execute code.
 

@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-from flbench.config import Experiment, plugins_of
+from flbench.config import Experiment, parse_experiment, plugins_of
 from flbench.data.datasets import Dataset, load, load_named
 from flbench.data.preflight import misfits
 from flbench.errors import DataMissing, UserError
 from flbench.exchange import transfer
 from flbench.messages import counted
 from flbench.plugin_files import code_notes
+from flbench.pretrained import check_starts, copy_weights, with_found_starts
 from flbench.registry import DATASETS
-from flbench.run_sources import StoreSource, by_dataset, named_by, renamed
+from flbench.run_sources import StoreSource, by_dataset, named_by, renamed, with_starts_of, with_stored_starts
 from flbench.store import (
     Heartbeat,
     Lease,
@@ -94,7 +95,21 @@ def resolve_data(experiments: Sequence[Experiment], root: Path, data_root: Path 
                 _raise_if_needed(problems[used], cast(Any, experiment).dataset, needed)
             else:
                 _raise_misfit(misfit[given.run_id], needed)
+    found = _with_starts(found, root, needed)
     return ResolvedData(list({experiment.run_id: experiment for experiment in found}.values()), notes)
+
+
+def _with_starts(experiments: Sequence[Experiment], root: Path, needed: Needed) -> list[Experiment]:
+    """Return the experiments with the weights that they start from, or those of stored runs where none can be found."""
+    try:
+        return with_found_starts(experiments, root)
+    except UserError:
+        store = Store(root, create=False) if Store.exists(root) else None
+        known = with_stored_starts(StoreSource(store), experiments) if store else list(experiments)
+        finished = store is not None and all(store.run(one.run_id).result_for(one) for one in known)
+        if needed != "nothing" and not finished:
+            raise
+        return known
 
 
 def _raise_misfit(problem: UserError, needed: Needed) -> None:
@@ -115,19 +130,23 @@ def _raise_if_needed(problem: UserError, dataset: Dataset, needed: Needed) -> No
 
 
 def with_planned_data(sweep: Sweep, directory: Path) -> Sweep:
-    """Return a sweep on the data that a plan in a store names."""
+    """Return a sweep on the data, and from the weights, that a plan in a store names."""
     path = directory / "plan.jsonl"
     plan = read_plan(path) if b'"content":' in path.read_bytes() else ()
     raws = {str(raw): raw for entry in plan if (raw := entry.experiment.get("dataset")) and raw.get("content")}
     datasets: list[Dataset] = [DATASETS.parse(raw) for raw in raws.values()]
     named = {dataset.holding(None): dataset for dataset in datasets}
-    return sweep.planned_as(renamed(sweep.experiments, named)) if named else sweep
+    found = renamed(sweep.experiments, named) if named else list(sweep.experiments)
+    starts = [entry.experiment for entry in plan if entry.experiment.get("init", {}).get("content")]
+    return sweep.planned_as(with_starts_of(map(parse_experiment, starts), found))
 
 
 def prepare_runs(store: Store, experiments: Sequence[Experiment], *, rerun: bool = False) -> list[str]:
     """Prepare stored runs for their execution, with ``rerun`` from their start; return lines for the user."""
     with store.usable():
         _import_earlier(store, experiments)
+        copy_weights(store, experiments)
+        check_starts(one for one in experiments if not store.run(one.run_id).result_for(one))
         if not rerun:
             return list(changed_code(store, experiments))
         runs = ((store.run(experiment.run_id), experiment) for experiment in experiments)

@@ -1,4 +1,4 @@
-"""Named components: methods, norms, heads, models, data sets, partitions, samplers of cohorts and probes.
+"""Named components: methods, norms, heads, models, starts, data sets, partitions, samplers of cohorts and probes.
 
 A component is a frozen dataclass whose fields are its YAML hyperparameters. It registers under a name::
 
@@ -9,8 +9,8 @@ A component is a frozen dataclass whose fields are its YAML hyperparameters. It 
 
 and is written in YAML as ``fedprox``, as ``{name: fedprox, mu: 0.1}``, or, where the class names a ``shorthand`` field,
 as ``name:value`` (``dirichlet:0.1``). Other packages add components through the entry-point groups ``flbench.methods``,
-``flbench.norms``, ``flbench.heads``, ``flbench.models``, ``flbench.datasets``, ``flbench.partitions``,
-``flbench.samplers`` and ``flbench.probes``.
+``flbench.norms``, ``flbench.heads``, ``flbench.models``, ``flbench.inits``, ``flbench.datasets``,
+``flbench.partitions``, ``flbench.samplers`` and ``flbench.probes``.
 
 Nothing here, and no module that only defines components, imports torch: a sweep of 100,000 runs is checked, hashed and
 planned without it.
@@ -63,6 +63,8 @@ class Component:
     name: ClassVar[str]
     version: ClassVar[int] = 1
     shorthand: ClassVar[str | None] = None
+    #: Whether the value after the colon is a text even where it looks like a number, such as a run id.
+    shorthand_is_text: ClassVar[bool] = False
     #: Where it is described: text that may name entries of ``references.bib`` (``@key``).
     source: ClassVar[str] = ""
 
@@ -82,6 +84,10 @@ class Component:
 
     def canonical(self) -> Component:
         """Return the component that computes the same and whose run id both get: this one, unless overridden."""
+        return self
+
+    def as_given(self) -> Component:
+        """Return the component as the user writes it, without what planning has found; reports group runs by it."""
         return self
 
     def identity(self) -> dict[str, Any]:
@@ -206,7 +212,7 @@ class Registry(Generic[C]):
             cls = self[name]
             if colon and cls.shorthand is None:
                 raise InvalidComponent(f"{self.kind} {name!r} takes no value after a colon, got {raw!r}")
-            fields = {str(cls.shorthand): _scalar(rest)} if colon else {}
+            fields = {str(cls.shorthand): rest if cls.shorthand_is_text else _scalar(rest)} if colon else {}
         elif isinstance(raw, dict) and isinstance(raw.get("name"), str):
             cls = self[raw["name"]]
             fields = {key: value for key, value in raw.items() if key != "name"}
@@ -334,6 +340,7 @@ def _type_of(value: Any) -> str:
 METHODS: Registry[Any] = Registry("method", "flbench.methods", "flbench.methods", "flbench.methods.base.Method")
 NORMS: Registry[Any] = Registry("norm", "flbench.models.norms", "flbench.norms", "flbench.models.norms.base.Norm")
 HEADS: Registry[Any] = Registry("head", "flbench.models.heads", "flbench.heads", "flbench.models.heads.base.Head")
+INITS: Registry[Any] = Registry("init", "flbench.models.starts", "flbench.inits", "flbench.models.starts.Start")
 MODELS: Registry[Any] = Registry("model", "flbench.models.architectures", "flbench.models", "flbench.models.base.Model")
 DATASETS: Registry[Any] = Registry(
     "dataset", "flbench.data.catalog", "flbench.datasets", "flbench.data.datasets.Dataset"
@@ -354,7 +361,7 @@ TRACKERS: Registry[Any] = Registry(
 LAUNCHERS: Registry[Any] = Registry(
     "backend", "flbench.launch.backend", "flbench.launchers", "flbench.launch.backend.Backend"
 )
-REGISTRIES = (METHODS, NORMS, HEADS, MODELS, DATASETS, PARTITIONS, SAMPLERS, PROBES)
+REGISTRIES = (METHODS, NORMS, HEADS, MODELS, INITS, DATASETS, PARTITIONS, SAMPLERS, PROBES)
 
 
 def plugin_mistake(error: BaseException) -> str | None:

@@ -22,6 +22,8 @@ _FIRST = (
     "normalized",
     "activation",
     "head",
+    "init",
+    "train",
     "partition",
     "dataset",
     "model",

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from flbench.config import Experiment, InvalidExperiment
 from flbench.data.datasets import Dataset, load
 from flbench.errors import UserError
 from flbench.messages import counted
 from flbench.plugin_files import CURE
+from flbench.registry import Component
 from flbench.store import Result, Store
 
 #: What is said of a run whose id is no longer that of its experiment.
@@ -160,10 +161,55 @@ def named_by(source: Source, requests: Sequence[Experiment]) -> list[Experiment]
             for own, on_it in stored.items()
             if own.content and own.same_place(dataset)
             for experiment in on_it
-            if experiment.having(dataset=dataset).run_id in ids
+            if _as_given(experiment.having(dataset=dataset)).run_id in ids
         )
         named[dataset] = dataset.holding(_choose_content(dataset, contents))
-    return renamed(requests, named)
+    return with_stored_starts(source, renamed(requests, named))
+
+
+def with_stored_starts(source: Source, requests: Sequence[Experiment]) -> list[Experiment]:
+    """Return the experiments with the weights from which the runs of ``source`` started, where they name none yet.
+
+    Raises:
+        UserError: runs of the same experiment have started from several.
+    """
+    if not any(_start_is_open(one) for one in requests):
+        return list(requests)
+    return with_starts_of((run.experiment for run in source.stored_runs() if run.experiment), requests)
+
+
+def with_starts_of(planned: Iterable[Experiment], requests: Sequence[Experiment]) -> list[Experiment]:
+    """Return the experiments with the weights that equal planned ones start from, where they name none yet.
+
+    Raises:
+        UserError: equal ones start from several.
+    """
+    known: dict[str, dict[str, Component]] = {}
+    for experiment in planned:
+        if (given := _as_given(experiment)) is not experiment:
+            init = cast(Any, experiment).init
+            known.setdefault(given.run_id, {})[init.content] = init
+    out = []
+    for experiment in requests:
+        found = known.get(experiment.run_id, {}) if _start_is_open(experiment) else {}
+        if len(found) > 1:
+            raise UserError(
+                f"init: {cast(Any, experiment).init.label()} stands for several weights in the runs that are there: "
+                f"{', '.join(sorted(found))}; name one: --set init.content=SHA256"
+            )
+        out.append(experiment.having(init=next(iter(found.values()))) if found else experiment)
+    return out
+
+
+def _as_given(experiment: Experiment) -> Experiment:
+    """Return the experiment without the weights that planning has found."""
+    init: Any = getattr(experiment, "init", None)
+    return experiment if init is None or init.as_given() == init else experiment.having(init=init.as_given())
+
+
+def _start_is_open(experiment: Experiment) -> bool:
+    init: Any = getattr(experiment, "init", None)
+    return init is not None and init.is_open
 
 
 def _choose_content(dataset: Dataset, contents: Counter[str]) -> str | None:

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flbench.checkpoints import NoCheckpoint, load_checkpoint
-from flbench.config import Training
+from flbench.config import Federated, Training
 from flbench.data.arrays import Data
 from flbench.data.datasets import Dataset, load_named
 from flbench.engine.device_data import as_input, normalization
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.setup import make_network, make_trainer, matmul_precision_restored
-from flbench.errors import UserError
+from flbench.errors import DataMissing, UserError
+from flbench.methods.base import Method
+from flbench.models.starts import Start
 from flbench.store import Checkpoint, RunDir
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ def trained(run: RunDir, round: int | None, data_root: Path | None, client: int)
     experiment = run.experiment()
     if not isinstance(experiment, Training):
         raise UserError(f"run {run.run_id} is a study ({experiment.kind}): only training leaves a network")
+    experiment = experiment.having(init=Start())  # the checkpoint has all weights
     checkpoint = _saved(run, round)
     data = load_named(cast(Dataset, experiment.dataset), data_root)
     try:
@@ -86,6 +89,36 @@ def trained(run: RunDir, round: int | None, data_root: Path | None, client: int)
         for name, leaf in (*network.named_parameters(), *network.named_buffers()):
             leaf.copy_({**params, **buffers}[name])
     return Trained(network.eval(), checkpoint.round, data)
+
+
+def shared_weights(run: RunDir) -> dict[str, Tensor]:
+    """Return the parameters and buffers that all clients of a finished run share, after its last round, by name.
+
+    Neither its data nor its network is needed.
+
+    Raises:
+        DataMissing: there is no such run, or it is not finished.
+        UserError: it is a study, parts of its network stay on the clients, or no weights of its last round are saved.
+    """
+    try:
+        experiment = run.experiment()
+    except FileNotFoundError:
+        raise DataMissing(f"there is no run {run.run_id} in the store") from None
+    if not isinstance(experiment, Training):
+        raise UserError(f"run {run.run_id} is a study ({experiment.kind}): only training leaves a network")
+    if not (results := run.results()):
+        raise DataMissing(f"run {run.run_id} is not finished")
+    checkpoint = _saved(run, max(result.rounds for result in results))
+    try:
+        trees = load_checkpoint(checkpoint.path)["trainer"]["trees"]
+    except NoCheckpoint as error:
+        raise UserError(f"run {run.run_id} has no readable checkpoint of round {checkpoint.round}: {error}") from None
+    if kept := sorted(trees.get("local", {})):
+        raise UserError(f"run {run.run_id} has no shared network: {kept[0]} stays on the clients")
+    x = trees["x"]
+    if isinstance(experiment, Federated):
+        x = cast(Method, experiment.method).evaluated(x, trees["server"])
+    return {**x, **trees["buffers"]}
 
 
 def _saved(run: RunDir, round: int | None) -> Checkpoint:

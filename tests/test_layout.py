@@ -19,11 +19,11 @@ PACKAGE = Path(flbench.__file__).parent
 #: From the top to the bottom; a room may import from itself and from those below.
 ROOMS = [
     "__main__", "cli", "api", "papers", "report",
-    "tracking", "planning", "exchange", "launchers", "orchestrate", "notebook", "progress", "run_names",
+    "tracking", "planning", "pretrained", "exchange", "launchers", "orchestrate", "notebook", "progress", "run_names",
     "sweeps", "launch", "worker", "slurm", "testing", "bench",
-    "training_problem", "trained", "execution", "execution_types", "checkpoints", "studies", "probes", "fisher",
+    "training_problem", "trained", "execution", "execution_types", "studies", "probes", "fisher",
     "theory", "engine",
-    "methods", "metrics", "models", "run_sources",
+    "methods", "metrics", "models", "checkpoints", "run_sources",
     "data", "store", "halving", "config", "registry", "references", "metric_specs", "discovery", "plugin_files",
     "messages", "tensor_streams", "streams", "sums", "choices", "errors", "parquet_files", "regular", "literal",
 ]  # fmt: skip

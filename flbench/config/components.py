@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import PlainValidator, WithJsonSchema
 
 from flbench.errors import InvalidComponent
 from flbench.registry import (
     DATASETS,
     HEADS,
+    INITS,
     METHODS,
     MODELS,
     NORMS,
@@ -64,7 +67,7 @@ def content_of(raw: Mapping[str, Any]) -> str | None:
 
 def components_of(raw: Mapping[str, Any]) -> Iterator[tuple[Registry[Any], str]]:
     """Yield the registry and the name of each component of an experiment, as plain JSON, that a plug-in may have."""
-    for field, registry in _REGISTRY_OF.items():
+    for field, registry in {**_REGISTRY_OF, "init": INITS}.items():
         value = raw.get(field, ()) if registry.has_plugins else ()
         components = [value] if isinstance(value, Mapping) else value
         yield from ((registry, str(one.get("name"))) for one in components if isinstance(one, Mapping))
@@ -82,6 +85,29 @@ def parse_components(field: str, raw: Any) -> Component | tuple[Component, ...]:
     if twice := [name for name, count in Counter(probe.name for probe in probes).items() if count > 1]:
         raise FieldProblem(f"{twice[0]} is given twice", (field,))
     return probes
+
+
+def parse_init(raw: Any) -> Component:
+    """Return the start of training from its YAML form, of which ``{sweep: ..., match: ...}`` needs no name.
+
+    It is not among the fields of ``registry_of``, because studies have texts in a field of this name.
+
+    Raises:
+        ValueError: it is no start, or its weights are not there.
+    """
+    if isinstance(raw, Mapping) and "sweep" in raw and "name" not in raw:
+        raw = {"name": "sweep", **raw}
+    try:
+        component: Component = INITS.parse(raw)
+    except KeyError as error:
+        raise ValueError(str(error)) from None
+    except InvalidComponent as error:
+        raise ValueError(": ".join([*map(str, error.path), str(error)])) from None
+    return component
+
+
+#: The type of the field ``init``.
+InitField = Annotated[Any, PlainValidator(parse_init), WithJsonSchema({"type": ["string", "object"]})]
 
 
 def _named(name: Any, settings: Any) -> Any:

@@ -110,7 +110,8 @@ def _default(kind: str) -> Experiment:
 @cache
 def _adapter(kind: str, field: str) -> TypeAdapter[Any]:
     info = KINDS[kind].model_fields[field]
-    annotation: Any = Annotated[cast(Any, info.annotation), info]
+    # Without the default, which is the field's; None, because there may be no metadata.
+    annotation: Any = Annotated[(cast(Any, info.annotation), *info.metadata, None)]
     return TypeAdapter(annotation, config=ConfigDict(strict=True, allow_inf_nan=False))
 
 

@@ -7,8 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import Field
 
 from flbench.choices import Augmentation, LocalOptimizer, Precision
+from flbench.config import network_checks
 from flbench.config.base import Check, Derived, Experiment, Rounds, Spelling, Whole
 from flbench.config.cohorts import cohort_in_effect, cohort_problem, cohort_size, participation_in_effect
+from flbench.config.components import InitField
 from flbench.config.kinds import KINDS
 from flbench.config.local_optimizer import (
     OPTIMIZER,
@@ -30,51 +32,13 @@ from flbench.registry import Component
 FUSABLE = frozenset({"seed", "lr", "lr_schedule", "partition", "min_size", "clients", "participation"})
 
 #: Components of fields that came later, with which earlier runs were trained: their ids stay.
-_LATER = {"head": "linear", "cohort": "uniform"}
-
-
-def _image_fits(dataset: Any, model: Any) -> str | None:
-    problem = model.problem(dataset.image) if dataset.image is not None else None
-    return f"{model.label()} on {dataset.label()}: {problem}" if problem else None
-
-
-def _norm_fits(dataset: Any, model: Any, norm: Any) -> str | None:
-    if dataset.image is None or model.problem(dataset.image):
-        return None
-    problem = model.norm_problem(norm, dataset.image, dataset.classes or 2)
-    return f"{norm.label()} in {model.label()}: {problem}" if problem else None
-
-
-def _norm_in_network(dataset: Any, model: Any, norm: Any) -> Any:
-    return norm if dataset.image is None else norm.canonical_among(model.sites(dataset.image))
-
-
-def _head_fits(dataset: Any, model: Any, head: Any) -> str | None:
-    if dataset.image is None or model.problem(dataset.image):
-        return None
-    problem = model.head_problem(head, dataset.image, dataset.classes or 2)
-    return f"{head.label()} on {model.label()}: {problem}" if problem else None
-
-
-def _head_sees_lengths(norm: Any, head: Any) -> str | None:
-    if not (norm.only_scales_features and head.unit_features):
-        return None
-    return (
-        f"{norm.label()} only scales the features, and head: {head.label()} divides them by their norm; "
-        "use norm: none, whose logits are the same"
-    )
+_LATER = {"head": "linear", "cohort": "uniform", "init": "random"}
 
 
 def _head_is_trained(method: Any, head: Any) -> str | None:
     if head.trained or not method.trains_head:
         return None
     return f"{method.label()} trains the rows of the head, and those of head: {head.label()} are fixed"
-
-
-def _trained_parts_exist(dataset: Any, model: Any, norm: Any, head: Any, bias: bool, train: str) -> str | None:
-    if train == ALL or dataset.image is None or model.problem(dataset.image):
-        return None
-    return cast(str | None, model.train_problem(train, dataset.image, dataset.classes or 2, norm, bias, head))
 
 
 def _method_has_its_head(method: Any, train: str) -> str | None:
@@ -167,23 +131,25 @@ class _Training(Experiment):
 
     checks: ClassVar[tuple[Check, ...]] = (
         *Experiment.checks,
-        Check(("dataset", "model"), "model", _image_fits),
-        Check(("dataset", "model", "norm"), "norm", _norm_fits),
-        Check(("dataset", "model", "head"), "head", _head_fits),
-        Check(("norm", "head"), "norm", _head_sees_lengths),
+        Check(("dataset", "model"), "model", network_checks.image_fits),
+        Check(("dataset", "model", "norm"), "norm", network_checks.norm_fits),
+        Check(("dataset", "model", "head"), "head", network_checks.head_fits),
+        Check(("norm", "head"), "norm", network_checks.head_sees_lengths),
         Check(("norm", "batch_size"), "batch_size", _batch_fits),
         Check(("local_steps", "local_epochs"), "local_epochs", one_length),
         Check(("probes", "eval_every"), "probes", _probes_meet_evaluations),
         Check(("nesterov", "momentum"), "nesterov", nesterov_has_momentum),
         Check(("clip_norm", "agc"), "agc", clipped_one_way),
-        Check(("dataset", "model", "norm", "head", "bias", "train"), "train", _trained_parts_exist),
+        Check(("dataset", "model", "norm", "head", "bias", "train"), "train", network_checks.trained_parts_exist),
     )
 
     problem: ClassVar[frozenset[str]] = frozenset(
         {*Experiment.problem, "dataset", "model", "val_fraction", "local_steps", "local_epochs"}
     )
 
-    spellings: ClassVar[tuple[Spelling, ...]] = (Spelling("norm", ("dataset", "model", "norm"), _norm_in_network),)
+    spellings: ClassVar[tuple[Spelling, ...]] = (
+        Spelling("norm", ("dataset", "model", "norm"), network_checks.norm_in_network),
+    )
 
     derived: ClassVar[tuple[Derived, ...]] = (
         # The augmentation that is really used, so that it enters the run id.
@@ -196,6 +162,11 @@ class _Training(Experiment):
     norm: Component = Field(default="none", validate_default=True, description="normalization")
     head: Component = Field(
         default="linear", validate_default=True, description="what leads from the features to the logits"
+    )
+    init: InitField = Field(
+        default="random",
+        validate_default=True,
+        description="where training starts: random, file:PATH, torchvision, run:ID or {sweep: NAME, match: FIELDS}",
     )
     bias: bool = Field(default=False, description="bias terms in dense and convolution layers")
     train: TrainedParts = Field(

@@ -23,6 +23,8 @@ from flbench.models.base import Model
 from flbench.models.initial_weights import build
 from flbench.models.norm_layers import Factor
 from flbench.models.norms import Norm
+from flbench.models.starts import Start
+from flbench.models.weight_files import start_from
 from flbench.streams import stream
 
 #: Training images on which factors are measured, drawn from the whole set without augmentation.
@@ -30,10 +32,11 @@ SAMPLES = 256
 
 
 @dataclass(frozen=True)
-class Start:
+class Measured:
     """What measured factors depend on; the data are compared by their fingerprint and normalization."""
 
     model: Model
+    init: Start
     norm: Norm
     bias: bool
     seed: int
@@ -42,7 +45,7 @@ class Start:
     data: Data = field(compare=False, repr=False)
 
 
-def set_factors(network: nn.Module, start: Start) -> None:
+def set_factors(network: nn.Module, start: Measured) -> None:
     """Set the factors of a network's layers that are not given as numbers.
 
     Raises:
@@ -54,11 +57,12 @@ def set_factors(network: nn.Module, start: Start) -> None:
 
 
 @lru_cache(maxsize=8)  # a run builds its network several times
-def _factors(start: Start) -> tuple[float, ...]:
+def _factors(start: Measured) -> tuple[float, ...]:
     """Measure in forward order, in evaluation mode; each layer sees activations that the earlier factors scaled."""
     images = start.data.train.images
     options: dict[str, Any] = {"seed": start.seed, "dtype": torch.float64}
     network = build(start.model, images.shape[1:], start.data.classes, start.norm, start.bias, **options)
+    start_from(network, start.init, start.model)
     rows = stream(start.seed, "scale").permutation(len(images))[:SAMPLES]
     normalize = normalization(start.data, torch.float64)
     batch_BCHW = as_input(torch.from_numpy(images[rows]), start.data.white, torch.float64, normalize)

@@ -26,7 +26,7 @@ from flbench.engine.cuda_graph import CudaRecorder
 from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer
-from flbench.engine.initial_factors import Start, set_factors
+from flbench.engine.initial_factors import Measured, set_factors
 from flbench.engine.local_steps import drawn_steps, local_steps
 from flbench.engine.optimizers import Adam, Sgd
 from flbench.engine.partial_batches import stacks_partial_batches
@@ -43,7 +43,9 @@ from flbench.models.initial_weights import build
 from flbench.models.masks import mask_keys
 from flbench.models.network import head_weight
 from flbench.models.norms import Norm
+from flbench.models.starts import Start
 from flbench.models.trained_parts import train_only
+from flbench.models.weight_files import start_from
 from flbench.streams import stream
 
 _log = logging.getLogger(__name__)
@@ -148,8 +150,10 @@ def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
     model, norm = cast(Model, experiment.model), cast(Norm, experiment.norm)
     options: dict[str, Any] = {"seed": experiment.seed, "dtype": _dtype(experiment), "head": experiment.head}
     network = build(model, _image(data), data.classes, norm, experiment.bias, **options)
-    start = Start(model, norm, experiment.bias, experiment.seed, data.fingerprint, data.normalize, data)
-    set_factors(network, start)
+    init = cast(Start, experiment.init)
+    start_from(network, init, model)
+    measured = Measured(model, init, norm, experiment.bias, experiment.seed, data.fingerprint, data.normalize, data)
+    set_factors(network, measured)
     train_only(network, experiment.train, experiment.seed)
     return network.to(device)
 

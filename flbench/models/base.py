@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.errors import UserError
@@ -40,6 +41,18 @@ class Model(Component):
         itself starts from what its ``build`` returns, such as trained weights.
         """
         return "build" if self._builds_itself() else "layers"
+
+    def own_name(self, name: str) -> str:
+        """Return the name in this network of a tensor in other weights, such as torchvision's; by default the same."""
+        return name
+
+    def weights_at(self, weights: str | None) -> Path:
+        """Return the file of torchvision's weights on this machine, by their name; None: the default ones.
+
+        Raises:
+            UserError: torchvision has no such weights for this network, or they are not on this machine.
+        """
+        raise UserError(f"torchvision has no weights for model {self.label()}; use model: torchvision:ARCH")
 
     def head_has_bias(self, bias: bool) -> bool:
         """Whether the head has a bias, given the experiment's ``bias``; by default the same."""

@@ -29,6 +29,7 @@ class FixedBatchNorm(BatchNorm):
     """
 
     constants: ClassVar[frozenset[str]] = frozenset({"round"})
+    fresh: ClassVar[frozenset[str]] = frozenset({"round"})
 
     def __init__(self, channels: int, eps: float, fixed_from: int) -> None:
         super().__init__(channels, eps)
@@ -69,6 +70,7 @@ class GlobalBatchNorm(BatchNorm):
     """
 
     constants: ClassVar[frozenset[str]] = frozenset({"running_mean", "running_var", "steps"})
+    fresh: ClassVar[frozenset[str]] = frozenset({"seen_mean", "seen_square", "steps"})
 
     def __init__(self, channels: int, eps: float, momentum: float) -> None:
         super().__init__(channels, eps, momentum)
@@ -114,6 +116,7 @@ class LockStepBatchNorm(BatchNorm):
     """
 
     constants: ClassVar[frozenset[str]] = frozenset({"share", "steps"})
+    fresh: ClassVar[frozenset[str]] = frozenset({"share", "steps"})
     shares: ClassVar[frozenset[str]] = frozenset({"share"})
 
     def __init__(self, channels: int, eps: float, only_first_step: bool) -> None:

@@ -28,12 +28,15 @@ class StackableLayer(nn.Module):
         constants: names of its buffers with which every client starts a round as the server has them; the engine
             neither averages them nor counts them as sent.
         local: names of its buffers that stay on each client.
+        fresh: names of its buffers that count or measure a training: a network that starts from stored weights does not
+            take them over.
         shares: names of its 0-d buffers that receive each client's share of the cohort's samples at the start of a
             round. A layer that has any combines the clients of a stack, which then is always a run's whole cohort.
     """
 
     constants: ClassVar[frozenset[str]] = frozenset()
     local: ClassVar[frozenset[str]] = frozenset()
+    fresh: ClassVar[frozenset[str]] = frozenset()
     shares: ClassVar[frozenset[str]] = frozenset()
 
     def after_round(self, before: Mapping[str, Tensor], averaged: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -57,6 +57,7 @@ class Factor(Normalization):
     """
 
     constants: ClassVar[frozenset[str]] = frozenset({"factor"})
+    fresh: ClassVar[frozenset[str]] = frozenset({"factor"})
 
     def __init__(self, shape: tuple[int, ...], given: float | None) -> None:
         super().__init__()

@@ -44,6 +44,7 @@ def tick(
     if not isinstance(value, Component):
         text = f"{value:.{digits}g}" if isinstance(value, float) else public_scalar(value)
         return Tick(_sortable(value), "–" if value is None else line(text))
+    value = value.as_given()
     omitted = [name.partition(".")[2] for name in without if name.startswith(f"{axis}.")]
     defaults = {item.name: default_of(item) for item in dataclasses.fields(value) if item.name in omitted}
     bare = dataclasses.replace(value, **{k: v for k, v in defaults.items() if v is not dataclasses.MISSING})

@@ -29,7 +29,7 @@ ROOM = 32 << 20
 MOST_IDS = 8
 
 #: What a store's directory may contain besides format.json.
-PARTS = frozenset({"runs", "sweeps", "workers", "submissions", "quarantine", "wandb", "tensorboard"})
+PARTS = frozenset({"runs", "sweeps", "workers", "submissions", "weights", "quarantine", "wandb", "tensorboard"})
 
 
 class Store:
