@@ -79,6 +79,13 @@ class _Features(_Dropout):
         return (*x.shape[:axes], *[1] * (x.dim() - axes))
 
 
+class SampleDropout(_Dropout, nn.Dropout):
+    """Drops whole samples (B, ...): stochastic depth at the end of a residual branch (Huang et al. 2016)."""
+
+    def mask_shape(self, x: Tensor) -> tuple[int, ...]:
+        return (len(x), *[1] * (x.dim() - 1))
+
+
 class _Alpha(_Dropout):
     """What is dropped becomes SELU's least value, and an affine map keeps mean and variance."""
 

@@ -106,6 +106,24 @@ class RmsNorm(Normalization):
         return (elements * torch.rsqrt(mean_square + self.eps).unsqueeze(-1) * gain).view(x.shape)
 
 
+class DynamicTanh(Normalization):
+    """gamma tanh(alpha x) + beta, with one learned alpha, and gamma and beta of each channel (the first axis)."""
+
+    def __init__(self, shape: tuple[int, ...], alpha: float) -> None:
+        super().__init__()
+        self.sample_axes, self.initial_alpha = len(shape), alpha
+        self.alpha = nn.Parameter(torch.full((1,), alpha))
+        self.weight = nn.Parameter(torch.ones(shape[0]))
+        self.bias = nn.Parameter(torch.zeros(shape[0]))
+
+    def normalize(self, x: Tensor) -> Tensor:
+        ones = [1] * (self.sample_axes - 1)  # for the pixels
+        clients = self.weight.shape[:-1]
+        affine = (*clients, *[1] * (x.dim() - len(clients) - self.sample_axes), self.weight.shape[-1], *ones)
+        bounded = torch.tanh(self.alpha.view(*clients, *[1] * (x.dim() - len(clients))) * x)
+        return torch.addcmul(self.bias.view(affine), bounded, self.weight.view(affine))
+
+
 class LayerNorm(Normalization, nn.LayerNorm):
     """Mean 0 and variance 1 over the elements of one sample, then perhaps an elementwise affine map."""
 

@@ -22,8 +22,8 @@ def adapt(network: nn.Module) -> None:
     for module in network.modules():
         if (own := _FORMS.get(type(module))) is not None:
             module.__class__ = own
-            if isinstance(module, Masked):
-                module.mask_key = torch.zeros((), dtype=torch.int64)
+        if isinstance(module, Masked):
+            module.mask_key = torch.zeros((), dtype=torch.int64)
 
 
 class _MappedBatchNorm(_BatchNorm):

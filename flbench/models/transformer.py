@@ -5,6 +5,8 @@ Shape suffixes: B batch, C channels, H, W pixels, P patches, D width, A attentio
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,8 +26,9 @@ class Transformer(nn.Module):
     Args:
         image: (C, H, W).
         classes: outputs of the head.
-        norm: the normalization at the feature and at the logits.
+        norm: the normalization at the feature and at the logits, and inside if ``inside``.
         bias: whether the patch embedding, the dense layers and the head have a bias; LN always has one.
+        inside: whether ``norm`` takes the place of LN in the blocks and after them.
         patch, width, depth, heads, mlp_ratio: fields of ``SimpleViT``.
     """
 
@@ -36,6 +39,7 @@ class Transformer(nn.Module):
         norm: Norm,
         *,
         bias: bool,
+        inside: bool,
         patch: int,
         width: int,
         depth: int,
@@ -44,8 +48,9 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = nn.Conv2d(image[0], width, patch, patch, bias=bias)
-        self.blocks = nn.Sequential(*[Block(width, heads, width * mlp_ratio, bias) for _ in range(depth)])
-        self.norm = nn.LayerNorm(width, eps=EPS)
+        layer = partial(token_norm, norm if inside else None, width)
+        self.blocks = nn.Sequential(*[Block(width, heads, width * mlp_ratio, bias, layer) for _ in range(depth)])
+        self.norm = layer()
         self.feature = norm.layer(Site("feature", (width,))) or nn.Identity()
         self.head = nn.Linear(width, classes, bias=bias)
         self.logits = norm.layer(Site("logits", (classes,))) or nn.Identity()
@@ -59,13 +64,13 @@ class Transformer(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(LN x), then x + MLP(LN x), both of width D."""
+    """x + attention(LN x), then x + MLP(LN x), both of width D; ``norm`` makes LN, or what takes its place."""
 
-    def __init__(self, width: int, heads: int, hidden: int, bias: bool) -> None:
+    def __init__(self, width: int, heads: int, hidden: int, bias: bool, norm: Callable[[], nn.Module]) -> None:
         super().__init__()
-        self.before_attention = nn.LayerNorm(width, eps=EPS)
+        self.before_attention = norm()
         self.attention = Attention(width, heads, bias)
-        self.before_mlp = nn.LayerNorm(width, eps=EPS)
+        self.before_mlp = norm()
         self.mlp = nn.Sequential(
             XavierDense(width, hidden, bias=bias), nn.GELU(approximate="tanh"), XavierDense(hidden, width, bias=bias)
         )
@@ -73,6 +78,31 @@ class Block(nn.Module):
     def forward(self, x_BPD: Tensor) -> Tensor:
         x_BPD = x_BPD + self.attention(self.before_attention(x_BPD))
         out: Tensor = x_BPD + self.mlp(self.before_mlp(x_BPD))
+        return out
+
+
+def token_norm(norm: Norm | None, width: int) -> nn.Module:
+    """Return the normalization of each token (D,) inside a transformer; None: LN, as in the authors' code."""
+    if norm is None:
+        return nn.LayerNorm(width, eps=EPS)
+    layer = norm.layer(Site("after", (width,))) or norm.layer(Site("before", (width,)))
+    return nn.Identity() if layer is None else per_token(layer)
+
+
+def per_token(layer: nn.Module) -> nn.Module:
+    """Return a layer for (M, D) as one over each token (..., D); layer normalization is that by itself."""
+    return layer if isinstance(layer, nn.LayerNorm) else PerToken(layer)
+
+
+class PerToken(nn.Module):
+    """A layer for (M, D), over all tokens (..., D)."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x.flatten(0, -2)).view(x.shape)
         return out
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -70,17 +71,35 @@ def test_lenet(image: tuple[int, int, int]) -> None:
 VIT = {"name": "simple-vit", "patch": 2, "width": 8, "depth": 2, "heads": 2, "mlp_ratio": 3}
 
 
-def layer_norm(x: Array, w: Mapping[str, Array], name: str) -> Array:
+#: Of the tokens, by norm: (x, weights, name) to the normalized tokens.
+TokenNorm = Callable[[Array, Mapping[str, Array], str], Array]
+
+
+def layer_norm(x: Array, w: Mapping[str, Array], name: str, eps: float = 1e-6) -> Array:
     centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
     return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def rms_norm(x: Array, w: Mapping[str, Array], name: str) -> Array:
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * w[f"{name}.layer.weight"]
+
+
+def dynamic_tanh(x: Array, w: Mapping[str, Array], name: str) -> Array:
+    scaled = np.exp(2 * w[f"{name}.layer.alpha"] * x)
+    return w[f"{name}.layer.weight"] * (scaled - 1) / (scaled + 1) + w[f"{name}.layer.bias"]
+
+
+TOKEN_NORMS: dict[str, TokenNorm] = {
+    "none": lambda x, w, name: x, "ln": partial(layer_norm, eps=1e-5), "rms": rms_norm, "dyt": dynamic_tanh,
+}  # fmt: skip
 
 
 def dense(x: Array, w: Mapping[str, Array], name: str) -> Array:
     return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
 
 
-def vit_of_one(image: Array, w: Mapping[str, Array]) -> tuple[Array, Array]:
+def vit_of_one(image: Array, w: Mapping[str, Array], norm: TokenNorm = layer_norm) -> tuple[Array, Array]:
     """The network on one image, patch by patch and head by head."""
     rows, columns = image.shape[1] // 2, image.shape[2] // 2
     tokens = []
@@ -91,17 +110,17 @@ def vit_of_one(image: Array, w: Mapping[str, Array]) -> tuple[Array, Array]:
         tokens.append((w["embedding.weight"] * patch).sum((1, 2, 3)) + w["embedding.bias"] + position)
     x = np.array(tokens)
     for block in ("blocks.0", "blocks.1"):
-        normed = layer_norm(x, w, f"{block}.before_attention")
+        normed = norm(x, w, f"{block}.before_attention")
         q, k, v = (dense(normed, w, f"{block}.attention.{part}") for part in ("query", "key", "value"))
         mixed = np.empty_like(x)
         for head in (slice(0, 4), slice(4, 8)):
             scores = np.exp(q[:, head] @ k[:, head].T / 2)
             mixed[:, head] = scores / scores.sum(1, keepdims=True) @ v[:, head]
         x = x + dense(mixed, w, f"{block}.attention.out")
-        hidden = dense(layer_norm(x, w, f"{block}.before_mlp"), w, f"{block}.mlp.0")
+        hidden = dense(norm(x, w, f"{block}.before_mlp"), w, f"{block}.mlp.0")
         gelu = hidden / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden**3)))
         x = x + dense(gelu, w, f"{block}.mlp.2")
-    feature = layer_norm(x, w, "norm").mean(0)
+    feature = norm(x, w, "norm").mean(0)
     return feature, dense(feature, w, "head")
 
 
@@ -110,6 +129,24 @@ def test_simple_vit() -> None:
     w = {name: leaf.detach().numpy() for name, leaf in network.named_parameters()}
     features, logits = zip(*(vit_of_one(image, w) for image in images), strict=True)
     compare(network, images, (np.array(features), np.array(logits)))
+
+
+@pytest.mark.parametrize("norm", TOKEN_NORMS)
+def test_norms_of_the_axis_inside_simple_vit(norm: str) -> None:
+    network, images = network_and_images({**VIT, "norms": "axis"}, (2, 4, 6), norm=norm)
+    w = {name: leaf.detach().numpy() for name, leaf in network.named_parameters()}
+    features, logits = zip(*(vit_of_one(image, w, TOKEN_NORMS[norm]) for image in images), strict=True)
+    compare(network, images, (np.array(features), np.array(logits)))
+    plain = dict(network_and_images(VIT, (2, 4, 6))[0].named_parameters())
+    assert all(torch.equal(leaf, plain[name]) for name, leaf in network.named_parameters() if ".mlp." in name)
+
+
+def test_a_transformer_without_the_axis_is_the_run_that_it_was() -> None:
+    fields: dict[str, Any] = {"dataset": "digits", "model": {"name": "simple-vit", "norms": "own"}, "norm": "fn"}
+    assert parse_experiment(fields).run_id == parse_experiment({**fields, "model": "simple-vit"}).run_id
+    axis = {**fields, "model": {"name": "simple-vit", "norms": "axis"}}
+    ids = {parse_experiment({**axis, "norm": norm}).run_id for norm in ("none", "ln", "rms", "dyt", "gn", "bn")}
+    assert len(ids) == 6
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from flbench.config import InvalidExperiment, parse_experiment
 from flbench.models.base import Model
@@ -16,6 +18,7 @@ from flbench.models.initial_weights import build
 from flbench.models.norm_layers import (
     BatchNorm,
     BatchShift,
+    DynamicTanh,
     Factor,
     GroupNorm,
     LayerNorm,
@@ -32,7 +35,7 @@ from tests.models.networks import SMALL, fitting, images_for, small
 
 every_norm = pytest.mark.parametrize("norm", sorted(NORMS.classes))
 
-KINDS = (BatchNorm, BatchShift, Factor, GroupNorm, LayerNorm, MeanShift, RmsNorm, ScaleNorm)
+KINDS = (BatchNorm, BatchShift, DynamicTanh, Factor, GroupNorm, LayerNorm, MeanShift, RmsNorm, ScaleNorm)
 
 
 def places(network: nn.Module) -> dict[str, str]:
@@ -87,6 +90,7 @@ def everywhere(kind: str, layer: str) -> dict[str, str]:
         ({"name": "gn", "order": "before"}, None, everywhere("before", "GroupNorm")),
         ("in", dict.fromkeys(CNN[:2], "GroupNorm"), everywhere("after", "GroupNorm")),
         ("rms", dict.fromkeys(CNN, "RmsNorm"), everywhere("after", "RmsNorm")),
+        ("dyt", dict.fromkeys(CNN, "DynamicTanh"), everywhere("after", "DynamicTanh")),
         ("bn", dict.fromkeys(CNN, "BatchNorm"), everywhere("after", "BatchNorm")),
         (
             "ln-reduced",
@@ -195,6 +199,27 @@ def test_values(norm: Any, formula: Any) -> None:
             torch.testing.assert_close(layer(each), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(6, 5, 4), (12,)])
+def test_dynamic_tanh_is_the_authors(shape: Shape) -> None:
+    """Gamma tanh(alpha x) + beta by numpy, for one client and, natively, for a stack of clients of other numbers."""
+    layer = NORMS.parse({"name": "dyt", "alpha": 0.8}).layer(Site("after", shape)).double()
+    assert float(layer.alpha) == pytest.approx(0.8)
+    draw = np.random.default_rng(0)
+    x, alpha = draw.normal(size=(3, 7, *shape)), draw.normal(size=(3, 1))
+    gamma, beta = draw.normal(size=(2, 3, shape[0]))
+    ones = [1] * (len(shape) - 1)
+    expected = [
+        g.reshape(-1, *ones) * (1 - 2 / (np.exp(2 * a * one) + 1)) + b.reshape(-1, *ones)
+        for one, a, g, b in zip(x, alpha, gamma, beta, strict=True)
+    ]
+    tree = {name: torch.from_numpy(leaf) for name, leaf in (("alpha", alpha), ("weight", gamma), ("bias", beta))}
+    stacked = functional_call(layer, tree, torch.from_numpy(x))
+    for client, numbers in enumerate(expected):
+        alone = functional_call(layer, {name: leaf[client] for name, leaf in tree.items()}, torch.from_numpy(x[client]))
+        for found in (alone, stacked[client]):
+            np.testing.assert_allclose(found.detach().numpy(), numbers, rtol=0, atol=1e-12)
+
+
 def test_instance_norm_is_torchs() -> None:
     ours, theirs = NORMS.parse("in").layer(Site("after", (6, 5, 4))), nn.InstanceNorm2d(6, affine=True)
     x = torch.randn(3, 6, 5, 4)
@@ -265,11 +290,12 @@ def test_gradients_are_finite_at_black_images(norm: str) -> None:
 @every_norm
 def test_affine_maps_begin_as_the_identity_and_weights_stay_the_vanilla_ones(norm: str) -> None:
     affine = {"ln", "ln-before", "ln-channel", "gn", "in", "rms", "bn", "bn-last", "silobn", "fixbn", "fbn", "fedtan"}
-    affine |= {"gn-ws", "ws-scaled"}
+    affine |= {"gn-ws", "ws-scaled", "dyt"}
     for model in fitting(norm):
         network, plain = small(model, norm), dict(small(model).named_parameters())
         for name, leaf in network.named_parameters():
-            expected = plain[name] if name in plain else torch.full_like(leaf, name.endswith(("weight", "gain")))
+            start = 0.5 if name.endswith("alpha") else float(name.endswith(("weight", "gain")))
+            expected = plain[name] if name in plain else torch.full_like(leaf, start)
             assert torch.equal(leaf, expected), (model, name)
         assert plain.keys() <= dict(network.named_parameters()).keys()
         assert (len(plain) < len(list(network.parameters()))) == (norm in affine), model

@@ -24,10 +24,12 @@ class SimpleViT(Model):
 
     As in the authors' code (google-research/big_vision), LN stands before the mean; in lucidrains/vit-pytorch it
     follows the mean. Dense layers inside the blocks start from Xavier's uniform distribution, as in the authors' code;
-    patch embedding and head have torch's initial weights (theirs: truncated normal and zero). The blocks always have
-    LN (eps 1e-6). ``norm`` adds a normalization at the feature or at the logits; other norms have no place.
+    patch embedding and head have torch's initial weights (theirs: truncated normal and zero).
 
     Attributes:
+        norms: what the blocks normalize with. ``own``: LN (eps 1e-6), as in the authors' code; ``norm`` only adds a
+            normalization at the feature or at the logits. ``axis``: ``norm`` takes the place of every LN, over the
+            elements of each token (``ln``, ``rms``, ``dyt``), so that ``none`` leaves none.
         patch: side of a square patch in pixels; it divides both sides of the images.
         width: elements of a patch's embedding and of the feature, a multiple of 4 and of ``heads``, at least 8.
         depth: number of blocks.
@@ -41,12 +43,17 @@ class SimpleViT(Model):
     depth: Annotated[int, Field(ge=1)] = 4
     heads: Annotated[int, Field(ge=1)] = 4
     mlp_ratio: Annotated[int, Field(ge=1)] = 2
+    norms: Literal["own", "axis"] = "own"
 
     def initialized_by(self) -> Literal["layers", "build"]:
         return "layers"
 
     def sites(self, image: Shape) -> Iterator[Site]:
-        """The feature alone: the blocks' own LN is not replaced."""
+        """Those inside the blocks, if they follow the axis, and the feature."""
+        count = 2 * self.depth + 1 if self.norms == "axis" else 0
+        for number in range(1, count + 1):
+            yield Site("before", (self.width,), last=number == count)
+            yield Site("after", (self.width,), last=number == count)
         yield Site("feature", (self.width,))
 
     def problem(self, image: Shape) -> str | None:
@@ -59,4 +66,5 @@ class SimpleViT(Model):
     def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
         from flbench.models.transformer import Transformer
 
-        return Transformer(image, classes, norm, bias=bias, **asdict(self))
+        fields = {name: value for name, value in asdict(self).items() if name != "norms"}
+        return Transformer(image, classes, norm, bias=bias, inside=self.norms == "axis", **fields)

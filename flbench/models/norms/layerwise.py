@@ -1,4 +1,4 @@
-"""Normalizations of every activation: layer, group, instance, root-mean-square and batch normalization."""
+"""Normalizations of every activation: layer, group, instance, root-mean-square, batch norm, and dynamic tanh."""
 
 from __future__ import annotations
 
@@ -241,6 +241,27 @@ class RmsNorm(Layerwise):
         from flbench.models.norm_layers import RmsNorm
 
         return RmsNorm(shape, eps=EPS)
+
+
+@NORMS.register("dyt")
+@dataclass(frozen=True)
+class DynamicTanh(Layerwise):
+    """Dynamic Tanh (Zhu et al. 2025): a learned tanh in place of a normalization, which has no statistics at all.
+
+    Attributes:
+        alpha: the initial value of alpha, one learned number of each layer; 0.5 in the paper but for large language
+            models.
+    """
+
+    equation: ClassVar[str] = "gamma_c tanh(alpha x_c) + beta_c, one gamma and beta a channel"
+    source: ClassVar[str] = "@zhu2025dyt, eq. 1 and Algorithm 1, and the authors' code"
+
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+
+    def module(self, shape: Shape) -> nn.Module:
+        from flbench.models.norm_layers import DynamicTanh
+
+        return DynamicTanh(shape, self.alpha)
 
 
 @NORMS.register("bn")
