@@ -178,6 +178,8 @@ def _example(field: str, row: Mapping[str, Any]) -> str:
     last = next((one for one in reversed(row["fields"]) if one["default"] is not None), None)
     if field == "probes":
         return f"probes={{{row['name']}: 10}}"
+    if registry_of(field) is None:  # it has no settings of its own on the command line
+        return f"{field}={name}"
     return f"{field}={name}" + (f" {field}.{last['name']}={_default_of_field(last)}" if last else "")
 
 
