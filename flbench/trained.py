@@ -42,7 +42,8 @@ class Trained:
         """Return the probability of each class for each image, as ``flbench.predict`` does; raises UserError."""
         import pandas as pd
 
-        images, shape = np.asarray(images), self.data.test.images.shape[1:]
+        images, kept = np.asarray(images), self.data.test.images
+        shape = kept.shape[1:]
         if images.ndim == 3 and shape[0] == 1:
             images = images[:, None]
         if images.shape[1:] != shape:
@@ -50,9 +51,14 @@ class Trained:
         white = self.data.white if images.dtype.kind in "ui" else 1
         dtype = next(self.network.parameters()).dtype
         samples = torch.from_numpy(np.ascontiguousarray(images))
-        images_MCHW = as_input(samples, white, dtype, normalization(self.data, dtype))
+        if kept.dtype == np.int32:
+            if images.dtype.kind not in "ui" or not ((images >= 0) & (images < self.data.vocabulary)).all():
+                raise UserError(f"images: expected tokens from 0 to {self.data.vocabulary - 1}")
+            samples = samples.int()
+        else:
+            samples = as_input(samples.to(dtype) / white, 1, dtype, normalization(self.data, dtype))
         with torch.no_grad():
-            logits = torch.cat([self.network(part)[1] for part in images_MCHW.split(512)])
+            logits = torch.cat([self.network(part)[1] for part in samples.split(512)])
         return pd.DataFrame(logits.softmax(1).numpy(), columns=list(self.data.class_names))
 
 

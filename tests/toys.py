@@ -30,19 +30,22 @@ from flbench.models.frozen import initial_trees
 from flbench.models.initial_weights import build
 from flbench.models.masks import mask_keys
 from flbench.models.norms import Norm
+from flbench.models.sites import Shape
 from flbench.models.stages import Conv, Dense, Stage
 from flbench.models.trained_parts import train_only
 from flbench.registry import HEADS, MODELS, NORMS, SAMPLERS
 from tests.own_models import OWN_MODELS
 
 
-def toy_images(
-    image: tuple[int, int, int] = (1, 8, 8), train: int = 60, test: int = 30, classes: int = 3
-) -> DeviceData:
-    """Return random images whose labels cycle through the classes."""
+def toy_images(image: Shape = (1, 8, 8), train: int = 60, test: int = 30, classes: int = 3) -> DeviceData:
+    """Return random images, features (D,) or tokens (T, V), whose labels cycle through the classes."""
     generator = np.random.default_rng(7)
 
     def pixels(count: int) -> Tensor:
+        if len(image) == 1:
+            return torch.from_numpy(generator.normal(size=(count, *image)).astype(np.float32))
+        if len(image) == 2:
+            return torch.from_numpy(generator.integers(0, image[1], size=(count, image[0]), dtype=np.int32))
         return torch.from_numpy(generator.integers(0, 17, size=(count, *image), dtype=np.uint8))
 
     return DeviceData(
@@ -78,6 +81,8 @@ TOY_MODELS: dict[str, Model] = {
     "mlp": MODELS.parse({"name": "mlp", "widths": [8, 6]}),
     "square": MODELS.parse({"name": "mlp", "widths": [6, 6, 6]}),
     "toy-cnn": ToyCnn(),
+    "toy-text": MODELS.parse({"name": "text", "width": 6, "hidden": [5]}),
+    "toy-text-conv": MODELS.parse({"name": "text", "width": 6, "kernel": 3, "hidden": [5]}),
     "toy-vit": MODELS.parse({"name": "simple-vit", "patch": 2, "width": 8, "depth": 2, "heads": 2}),
     "toy-resnet18": MODELS.parse({"name": "resnet18", "width": 4, "blocks": [1, 2]}),
     "narrow-resnet18": MODELS.parse({"name": "resnet18", "width": 8}),
@@ -91,9 +96,7 @@ def toy_model(model: str) -> Model:
     return spec
 
 
-def toy_network(
-    model: str = "mlp", norm: str = "none", image: tuple[int, int, int] = (1, 8, 8), **kwargs: Any
-) -> nn.Module:
+def toy_network(model: str = "mlp", norm: str = "none", image: Shape = (1, 8, 8), **kwargs: Any) -> nn.Module:
     """Return an initialized network in float64."""
     spec = toy_model(model)
     normalization: Norm = NORMS.parse(norm)
@@ -113,7 +116,7 @@ def toy_trainer(
     norm: str = "none",
     head: Any = "linear",
     trained: str = "all",
-    image: tuple[int, int, int] = (1, 8, 8),
+    image: Shape = (1, 8, 8),
     network: nn.Module | None = None,
     images: DeviceData | None = None,
     clients: Shards | None = None,

@@ -16,6 +16,13 @@ def image_fits(dataset: Any, model: Any) -> str | None:
     return f"{model.label()} on {dataset.label()}: {problem}" if problem else None
 
 
+def augmented_are_images(dataset: Any, augment: str) -> str | None:
+    """Return why an augmentation cannot move the samples of a data set."""
+    if augment == "none" or dataset.image is None or len(dataset.image) == 3:
+        return None
+    return f"{augment} moves the pixels of images, and {dataset.label()} has samples of {dataset.image}; use none"
+
+
 def norm_fits(dataset: Any, model: Any, norm: Any) -> str | None:
     """Return why the norm does not fit the network, or None."""
     if dataset.image is None or model.problem(dataset.image):

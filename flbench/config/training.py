@@ -132,6 +132,7 @@ class _Training(Experiment):
     checks: ClassVar[tuple[Check, ...]] = (
         *Experiment.checks,
         Check(("dataset", "model"), "model", network_checks.image_fits),
+        Check(("dataset", "augment"), "augment", network_checks.augmented_are_images),
         Check(("dataset", "model", "norm"), "norm", network_checks.norm_fits),
         Check(("dataset", "model", "head"), "head", network_checks.head_fits),
         Check(("norm", "head"), "norm", network_checks.head_sees_lengths),

@@ -1,4 +1,4 @@
-"""The decoded cache: every data set is decoded once, into memory-mapped uint8 arrays.
+"""The decoded cache: every data set is decoded once, into memory-mapped arrays.
 
 An entry is a directory ``<cache>/decoded/<name>/<key>`` whose key is a hash of the files it was made from (names,
 sizes, modification times), so that changed files find no entry and are decoded again. An entry appears by the renaming
@@ -107,9 +107,11 @@ def decode(recipe: Recipe, folder: Path) -> Data:
         "signature": recipe.signature,
         "class_names": names,
         "domain_names": contents.domain_names,
-        "white": recipe.white,
+        "white": recipe.white if train.images.dtype == np.uint8 else 1,
         "notes": (*contents.notes, *summaries(oddities)),
         "fingerprint": fingerprint(train, test, len(names)),
+        "vocabulary": contents.vocabulary,
+        "group_names": contents.group_names,
     }
     (folder / _META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
     data = read_entry(folder)
@@ -127,18 +129,19 @@ def read_entry(entry: Path) -> Data | None:
     except ValueError:  # cut short by a failing disk or by hand
         _log.warning("the cache entry %s is damaged and will be made again", entry)
         return None
-    # Entries of layouts whose reading has not changed since notes exist have none.
+    # Entries of layouts whose reading has not changed since then have no notes, vocabulary and groups.
     names, domains, notes = (tuple(meta.get(key, ())) for key in ("class_names", "domain_names", "notes"))
-    return Data(train, test, len(names), names, meta["white"], meta["fingerprint"], domains, notes)
+    groups = {name: tuple(values) for name, values in meta.get("group_names", {}).items()}
+    more = domains, notes, meta.get("vocabulary", 0), groups
+    return Data(train, test, len(names), names, meta["white"], meta["fingerprint"], *more)
 
 
 def _arrays(folder: Path, half: str) -> Arrays:
-    domains = folder / f"{half}-domains.npy"
-    return Arrays(
-        np.load(folder / f"{half}-images.npy", mmap_mode="r"),
-        np.load(folder / f"{half}-labels.npy", mmap_mode="r"),
-        np.load(domains, mmap_mode="r") if domains.exists() else None,
-    )
+    def array(name: str) -> Any:
+        return np.load(folder / f"{half}-{name}.npy", mmap_mode="r")
+
+    optional = (array(name) if (folder / f"{half}-{name}.npy").exists() else None for name in ("domains", "groups"))
+    return Arrays(array("images"), array("labels"), *optional)
 
 
 def _build_once(recipe: Recipe) -> Data:
@@ -208,7 +211,7 @@ def _write_half(folder: Path, half: str, raw: RawSplit, advance: Callable[[int],
     """Write a decoded half, and return what was odd about its images."""
     path = folder / f"{half}-images.npy"
     shape = (len(raw.labels), *raw.shape)
-    images = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+    images = np.lib.format.open_memmap(path, mode="w+", dtype=raw.dtype, shape=shape)
     if hasattr(os, "posix_fallocate"):  # a full disk is then an error here, not a fatal signal in the mapped array
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
@@ -222,8 +225,9 @@ def _write_half(folder: Path, half: str, raw: RawSplit, advance: Callable[[int],
         raise UserError(f"{half}: expected {len(images)} images, got {written}; the files are damaged")
     images.flush()
     np.save(folder / f"{half}-labels.npy", raw.labels.astype(np.int64))
-    if raw.domains is not None:
-        np.save(folder / f"{half}-domains.npy", raw.domains.astype(np.int64))
+    for name, array in (("domains", raw.domains), ("groups", raw.groups)):
+        if array is not None:
+            np.save(folder / f"{half}-{name}.npy", array.astype(np.int64))
     return oddities
 
 

@@ -248,6 +248,10 @@ class Mnist(Dataset):
     )
 
 
+#: Names of columns that group samples, such as their writer.
+Groups = tuple[Annotated[str, Field(min_length=1)], ...]
+
+
 @dataclass(frozen=True)
 class LocalFiles(Dataset):
     """Base of the sets that a path names, absolute or relative to the working directory, and not the data root.
@@ -335,12 +339,25 @@ class Folder(LocalFiles):
 @DATASETS.register("arrays")
 @dataclass(frozen=True)
 class ArraysFile(LocalFiles):
-    """Images and labels in a numpy archive: ``x_train``, ``y_train``, ``x_test`` and ``y_test`` in one ``.npz`` file.
+    """Samples and labels in a numpy archive: ``x_train``, ``y_train``, ``x_test`` and ``y_test`` in one ``.npz`` file.
 
     MedMNIST's names (``train_images`` ...) are read too. Images have one channel or three, as uint8 or as floats in
-    [0, 1], which are rounded to 256 levels. Labels count from 0 without gaps; ``labels: renumber`` makes such labels of
-    others. The arrays ``train_client`` and ``test_client`` name the client of each sample, for ``partition: given``.
-    Pickled arrays are refused. Shorthand: ``arrays:path``.
+    [0, 1], which are rounded to 256 levels. Floats (N, D) are features, read as float32; whole numbers (N, T) are
+    tokens. With ``dtype: float32`` all numbers are read as they are, images in any range and of any number of channels
+    included; ``standardize`` then subtracts the mean of the training set and divides by its standard deviation, feature
+    by feature (of images: channel by channel). Labels count from 0 without gaps; ``labels: renumber`` makes such labels
+    of others. The arrays ``train_client`` and ``test_client`` name the client of each sample, for ``partition: given``;
+    with ``groups: [NAME]``, ``train_NAME`` and ``test_NAME`` do for ``partition: by:NAME``. Pickled arrays are refused.
+    Shorthand: ``arrays:path``.
     """
 
     layouts = (NumpyArchive(),)
+
+    dtype: Literal["as-is", "float32"] = "as-is"
+    standardize: bool = False
+    groups: Groups = ()
+
+    def expected(self) -> Expected:
+        floats = self.dtype == "float32" or self.standardize
+        given = super().expected()
+        return dataclasses.replace(given, floats=floats, standardize=self.standardize, groups=self.groups)

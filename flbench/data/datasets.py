@@ -186,6 +186,8 @@ def recipe(dataset: Dataset, source: Source) -> cache.Recipe:
     # Settings at their defaults are left out, so that entries made before they existed are found.
     settings: dict[str, Any] = {} if expected.test_fraction is None else {"test_fraction": expected.test_fraction}
     settings |= {"labels": "renumber"} if expected.renumber else {}
+    settings |= {name: True for name in ("floats", "standardize") if getattr(expected, name)}
+    settings |= {"groups": list(expected.groups)} if expected.groups else {}
 
     def read() -> RawData:
         if expected.test_fraction is not None and not source.layout.splits:
@@ -215,6 +217,8 @@ def load(dataset: Dataset, root: Path | None = None) -> Data:
     data = cache.load(recipe(dataset, locate(dataset, root)))
     if not dataset.mean:
         return data
+    if data.train.images.ndim != 4:
+        raise UserError(f"{dataset.label()}: mean and std normalize images, and its samples are of shape {data.shape}")
     if len(dataset.mean) not in (1, data.train.images.shape[1]):
         raise UserError(
             f"{dataset.label()}: mean and std have {len(dataset.mean)} numbers, the images "

@@ -18,7 +18,6 @@ from flbench.config import Centralized, Experiment, Federated
 from flbench.config.base import Check
 from flbench.data.arrays import Data
 from flbench.data.datasets import Dataset
-from flbench.data.images import Shape
 from flbench.data.shards import client_sizes
 from flbench.errors import UserError
 from flbench.registry import Component
@@ -35,15 +34,16 @@ class _DatasetAsRead:
     """A data set as ``config``'s checks see it, with what its files define."""
 
     dataset: Dataset
-    image: Shape
+    image: tuple[int, ...]
     classes: int
     domains: tuple[str, ...]
     counts: tuple[int, int]
 
     @classmethod
     def of(cls, dataset: Dataset, data: Data) -> Self:
-        image = cast(Shape, data.train.images.shape[1:])
-        return cls(dataset, image, data.classes, data.domain_names, (len(data.train.labels), len(data.test.labels)))
+        return cls(
+            dataset, data.shape, data.classes, data.domain_names, (len(data.train.labels), len(data.test.labels))
+        )
 
     @property
     def is_known(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,8 @@ def split_again(data: Data, test_fraction: float) -> RawData:
     """
     halves = data.train, data.test
     labels_N = np.concatenate([half.labels for half in halves])
-    domains = [half.domains for half in halves if half.domains is not None]
-    domains_N = np.concatenate(domains) if domains else None
+    domains_N = _joined([half.domains for half in halves])
+    groups_NG = _joined([half.groups for half in halves])
     share = Fraction(str(test_fraction))
     test_N = np.zeros(len(labels_N), dtype=bool)
     for label in range(data.classes):
@@ -29,11 +30,19 @@ def split_again(data: Data, test_fraction: float) -> RawData:
         test_N[rows] = np.diff(ends) > 0
 
     def part(rows: Ints) -> RawSplit:
-        own = None if domains_N is None else domains_N[rows]
-        return RawSplit(labels_N[rows], data.train.images.shape[1:], _blocks(data, rows), own)
+        images = data.train.images
+        domains, groups = (None if each is None else each[rows] for each in (domains_N, groups_NG))
+        return RawSplit(labels_N[rows], images.shape[1:], _blocks(data, rows), domains, groups, images.dtype)
 
     train, test = (part(np.flatnonzero(mask_N)) for mask_N in (~test_N, test_N))
-    return RawData(train, test, data.class_names, data.domain_names, data.notes)
+    more = data.class_names, data.domain_names, data.notes, data.vocabulary, data.group_names
+    return RawData(train, test, *more)
+
+
+def _joined(halves: Sequence[Ints | None]) -> Ints | None:
+    """The numbers of both sets; None where a set has none."""
+    known = [half for half in halves if half is not None]
+    return np.concatenate(known) if len(known) == len(halves) else None
 
 
 def _blocks(data: Data, rows: Ints) -> Iterator[Block]:
@@ -41,5 +50,5 @@ def _blocks(data: Data, rows: Ints) -> Iterator[Block]:
     first = len(data.train.labels)
     for at in range(0, len(rows), BATCH):
         own = rows[at : at + BATCH]
-        images = [data.train.images[own[own < first]], data.test.images[own[own >= first] - first]]
+        images: Any = [data.train.images[own[own < first]], data.test.images[own[own >= first] - first]]
         yield Block(np.arange(at, at + len(own)), np.concatenate(images))

@@ -125,8 +125,8 @@ class DenseStack:
         self._trunk, self._head = made[:-behind], made[-behind:]
 
     def forward(self, params: Tree, buffers: Tree, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features_NBD and logits_NBY of images_NBCHW."""
-        x = images.flatten(-3)
+        """Return features_NBD and logits_NBY of images_NBCHW, or of features (N, B, D)."""
+        x = images.flatten(2)
         for layer in self._trunk:
             x = layer.forward(params, buffers, x)
         features = x

@@ -76,8 +76,9 @@ class DeviceData:
     """A data set on the device.
 
     Attributes:
-        train_MCHW: uint8 training images; ``train_labels_M``: int64.
-        test_MCHW: uint8 test images; ``test_labels_M``: int64.
+        train_MCHW: uint8 or float32 training images, or features (M, D), or int32 tokens (M, T);
+            ``train_labels_M``: int64.
+        test_MCHW, test_labels_M: the same for testing.
         classes: number of classes.
         white: the uint8 value that means 1.0.
         dtype: of the network's input.
@@ -164,9 +165,11 @@ def normalization(data: Data, dtype: torch.dtype, device: str | torch.device = "
 
 
 def as_input(samples: Tensor, white: int, dtype: torch.dtype, normalize: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """Return raw images as a network's input: bytes over ``white``, then normalized."""
-    pixels = samples.to(dtype) / white
-    return pixels if normalize is None else (pixels - normalize[0]) / normalize[1]
+    """Return samples as a network's input: bytes over ``white``, floats as they are, both normalized; whole tokens."""
+    if samples.dtype == torch.int32:
+        return samples
+    values = samples.to(dtype) / white if samples.dtype == torch.uint8 else samples.to(dtype)
+    return values if normalize is None else (values - normalize[0]) / normalize[1]
 
 
 def side_by_side(batches: Sequence[ClientBatches]) -> Tree:

@@ -257,8 +257,9 @@ def _with_pixels_last(work: ChunkJob) -> ChunkJob:
     )
     each = {name: laid_out(value) if isinstance(value, dict) else value for name, value in task.each.items()}
     task = replace(task, x=laid_out(task.x), server=laid_out(task.server), each=each)
-    own = ((pixels_last(images), labels, there) for images, labels, there in work.own)
-    return ChunkJob(task, init, replace(work.batches, raw_ENBCHW=pixels_last(work.batches.raw_ENBCHW)), own)
+    raw = work.batches.raw_ENBCHW
+    own = ((pixels_last(images) if images.dim() >= 5 else images, labels, there) for images, labels, there in work.own)
+    return ChunkJob(task, init, replace(work.batches, raw_ENBCHW=pixels_last(raw) if raw.dim() == 6 else raw), own)
 
 
 def _pixels_last(x: Tensor) -> Tensor:

@@ -61,18 +61,18 @@ def _factors(start: Measured) -> tuple[float, ...]:
     """Measure in forward order, in evaluation mode; each layer sees activations that the earlier factors scaled."""
     images = start.data.train.images
     options: dict[str, Any] = {"seed": start.seed, "dtype": torch.float64}
-    network = build(start.model, images.shape[1:], start.data.classes, start.norm, start.bias, **options)
+    network = build(start.model, start.data.shape, start.data.classes, start.norm, start.bias, **options)
     start_from(network, start.init, start.model)
     rows = stream(start.seed, "scale").permutation(len(images))[:SAMPLES]
     normalize = normalization(start.data, torch.float64)
-    batch_BCHW = as_input(torch.from_numpy(images[rows]), start.data.white, torch.float64, normalize)
+    batch = as_input(torch.from_numpy(images[rows]), start.data.white, torch.float64, normalize)
     layers = _measured_layers(network)
 
     def measure(layer: Factor, inputs: tuple[Tensor, ...]) -> None:
         length = float(torch.linalg.vector_norm(inputs[0].flatten(1), dim=1).mean())
         if not 0 < length < float("inf"):
             raise UserError(
-                f"norm {start.norm.label()}: the mean length of the initial features of {len(batch_BCHW)} training "
+                f"norm {start.norm.label()}: the mean length of the initial features of {len(batch)} training "
                 f"images is {length:g}, so that no factor gives them another one; give the factor as a number"
             )
         layer.factor.fill_(float(f"{layer.length / length:.6g}"))
@@ -81,7 +81,7 @@ def _factors(start: Measured) -> tuple[float, ...]:
         layer.register_forward_pre_hook(measure)
     network.eval()
     with torch.no_grad():
-        network(batch_BCHW)
+        network(batch)
     return tuple(layer.factor.item() for layer in layers)
 
 

@@ -7,9 +7,10 @@ from torch import nn
 
 from flbench.methods.base import Method, overrides
 from flbench.models.masks import mask_keys
+from flbench.models.sites import Shape
 
 
-def stacks_partial_batches(method: Method, network: nn.Module, image: tuple[int, int, int]) -> bool:
+def stacks_partial_batches(method: Method, network: nn.Module, image: Shape) -> bool:
     """Return whether clients whose batches have unequal sizes can be a stack, with samples that do not count.
 
     Such samples must not influence the others. They would in the method's own terms of the loss, which see whole

@@ -22,6 +22,8 @@ from flbench.messages import reason
 from flbench.models.frozen import initial_trees
 from flbench.models.layers import StackableLayer
 from flbench.models.network import pure_forward, stacked_forward
+from flbench.models.sites import Shape
+from flbench.models.token_layers import blank_batch
 
 #: What to do instead.
 ADVICE = "two runs of one id would differ; draw from flbench.streams.stream(seed, purpose, ...) instead"
@@ -90,12 +92,12 @@ def check_same_weights(first: nn.Module, again: nn.Module, what: str) -> None:
             )
 
 
-def check_network(network: nn.Module, image: tuple[int, int, int], what: str, *, stacked: bool) -> None:
+def check_network(network: nn.Module, image: Shape, what: str, *, stacked: bool) -> None:
     """Try a pass of a network in training mode that is not made of flbench's own layers alone.
 
     Args:
         network: on its device; its tensors stay as they are.
-        image: (C, H, W).
+        image: shape of a sample, as (C, H, W).
         what: names the model in errors.
         stacked: whether the pass is mapped over a stack of clients.
 
@@ -108,7 +110,7 @@ def check_network(network: nn.Module, image: tuple[int, int, int], what: str, *,
     names = {id(module): name or "the network itself" for name, module in network.named_modules()}
     trees = initial_trees(network)
     like = next(network.parameters())
-    images = torch.zeros(2, *image, dtype=like.dtype, device=like.device)
+    images = blank_batch(2, image, like)
     with torch.no_grad(), _named_draws(network, names, what):
         params, buffers = ({name: leaf.clone() for name, leaf in tree.items()} for tree in trees)
         pure_forward(network)(params, buffers, images)

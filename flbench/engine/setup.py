@@ -98,7 +98,7 @@ def make_trainer(
             drawn, or a partial batch is too small for the norm or the method.
     """
     require_fit(experiment, data)  # as planning does where the data are
-    image = _image(data)
+    image = data.shape
     set_matmul_precision(experiment.precision)
     keep_freed_memory()
     autocast = torch.bfloat16 if experiment.precision == "bf16" else None
@@ -149,7 +149,7 @@ def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
     """Return the experiment's network with its initial weights, factors measured on its data, and what trains."""
     model, norm = cast(Model, experiment.model), cast(Norm, experiment.norm)
     options: dict[str, Any] = {"seed": experiment.seed, "dtype": _dtype(experiment), "head": experiment.head}
-    network = build(model, _image(data), data.classes, norm, experiment.bias, **options)
+    network = build(model, data.shape, data.classes, norm, experiment.bias, **options)
     init = cast(Start, experiment.init)
     start_from(network, init, model)
     measured = Measured(model, init, norm, experiment.bias, experiment.seed, data.fingerprint, data.normalize, data)
@@ -166,7 +166,7 @@ def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor
     most = CHUNK
     if device == "cuda":
         network = make_network(experiment, data, device)
-        fitting = clients_that_fit(network, _image(data), experiment.batch_size, _method(experiment), neighbours)
+        fitting = clients_that_fit(network, data.shape, experiment.batch_size, _method(experiment), neighbours)
         most = min(SATURATED, fitting)
     return max(1, most // experiment.cohort_size)
 
@@ -196,7 +196,7 @@ def executor_for(
         wanted = "stacked"
     if wanted != "auto" and _drops_last(experiment):
         return wanted
-    network, image = make_network(experiment, data, device) if network is None else network, _image(data)
+    network, image = make_network(experiment, data, device) if network is None else network, data.shape
     if not _drops_last(experiment) and not stacks_partial_batches(method, network, image):
         return "loop"
     if wanted != "auto":
@@ -230,10 +230,6 @@ def _drops_last(experiment: Training) -> bool:
 
 def _dtype(experiment: Training) -> torch.dtype:
     return torch.float64 if experiment.precision == "fp64" else torch.float32
-
-
-def _image(data: Data) -> tuple[int, int, int]:
-    return cast(tuple[int, int, int], data.train.images.shape[1:])
 
 
 def _trainer(experiment: Training, data: Data, network: nn.Module, setup: TrainingSetup) -> Trainer:

@@ -15,6 +15,8 @@ from flbench.engine.hook_checks import checked
 from flbench.methods.base import Context, Method, overrides
 from flbench.models.frozen import frozen_names, initial_trees
 from flbench.models.network import head_weight
+from flbench.models.sites import Shape
+from flbench.models.token_layers import blank_batch
 
 #: Share of a GPU's free memory that a stack of clients may use. Recorded graphs keep that much in a pool of their own;
 #: computations beside them (a trial of the next recording, a round whose clients a probe needs) use as much again
@@ -32,7 +34,7 @@ MOMENTS = 6
 KEPT = 2
 
 
-def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: int, method: Method) -> int:
+def client_bytes(network: nn.Module, image: Shape, batch_size: int, method: Method) -> int:
     """Return an estimate of the bytes that the local training of one client needs.
 
     Counts what torch keeps for the backward pass of two images, scaled to a batch. Of each teacher it counts the
@@ -53,7 +55,7 @@ def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: in
     like = next(network.parameters())
     # The graph of this pass lives until the end of the count, so that no storage comes twice.
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        outputs = network(torch.zeros(samples, *image, dtype=like.dtype, device=like.device))
+        outputs = network(blank_batch(samples, image, like))
     activations = sum(kept.values()) / samples * batch_size  # exact: whole numbers
     frozen = _bytes(leaf for name, leaf in initial_trees(network)[1].items() if name in fixed)
     model, taught = _bytes(weights) - frozen, _bytes(outputs) / samples * batch_size
@@ -79,14 +81,12 @@ def teacher_count(method: Method, network: nn.Module) -> int:
     return len(method.teachers(Context(start, server, client, counts_Y, **numbers, head=head, buffers=buffers)))
 
 
-def clients_that_fit(
-    network: nn.Module, image: tuple[int, int, int], batch_size: int, method: Method, neighbours: int = 1
-) -> int:
+def clients_that_fit(network: nn.Module, image: Shape, batch_size: int, method: Method, neighbours: int = 1) -> int:
     """Return how many clients fit into one stack on the current GPU, at least one.
 
     Args:
         network: a client's network, on the GPU.
-        image: (C, H, W).
+        image: shape of a sample, as (C, H, W).
         batch_size: samples in a batch.
         method: the clients' method.
         neighbours: processes that share the GPU, this one among them.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flbench.errors import UserError
 from flbench.models.heads.base import Head
 from flbench.models.norms.base import Norm
-from flbench.models.sites import Shape, Site
+from flbench.models.sites import Shape, Site, described
 from flbench.models.stages import Stage, Step
 from flbench.registry import Component
 
@@ -124,16 +124,22 @@ class Model(Component):
         return type(self).build is not Model.build
 
     def problem(self, image: Shape) -> str | None:
-        """Return why images of this shape do not fit, or None."""
+        """Return why samples of this shape do not fit, or None."""
         shape: Shape = image
         for number, stage in enumerate(self.stages(), start=1):
+            if len(shape) not in stage.axes:
+                return unfit(image)
             shape = stage.output(shape)
             if min(shape) < 1:
-                return f"images of {image[1]}x{image[2]} pixels are too small (nothing is left after layer {number})"
+                small = f"images of {image[1]}x{image[2]} pixels" if len(image) == 3 else described(image)
+                return f"{small} are too small (nothing is left after layer {number})"
         return None
 
     def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
-        """Return the module from images (B, C, H, W) to (features (B, D), logits (B, classes)), with a linear head."""
+        """Return the module from a batch to (features (B, D), logits (B, classes)), with a linear head.
+
+        A batch is (B, C, H, W) of images, (B, D) of features, or int32 (B, T) of tokens, for which ``image`` is (T, V).
+        """
         return self.network(image, classes, norm, bias, Head())
 
     def network(self, image: Shape, classes: int, norm: Norm, bias: bool, head: Head) -> nn.Module:
@@ -142,6 +148,12 @@ class Model(Component):
 
         steps, head_bias = tuple(self.steps(image)), self.head_has_bias(bias)
         return Network(steps, self.output(image), classes, norm, head, bias=bias, head_bias=head_bias)
+
+
+def unfit(shape: Shape) -> str:
+    """Return that samples are not of the kind that a network takes, and which networks take them."""
+    fitting = {1: "mlp", 2: "text (or, if these are numbers, dtype: float32 in the data set)", 3: "cnn or mlp"}
+    return f"the data are {described(shape)}, which it does not take; use model: {fitting[len(shape)]}"
 
 
 @lru_cache(1000)  # requested for every experiment of a sweep

@@ -9,13 +9,16 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from flbench.models.sites import Shape
+from flbench.models.token_layers import blank_batch
 
-def sample_flops(network: nn.Module, image: tuple[int, int, int], *, backward: bool) -> float:
+
+def sample_flops(network: nn.Module, image: Shape, *, backward: bool) -> float:
     """Return the floating-point operations of matrix products and convolutions for one sample.
 
     Args:
         network: a module that returns (features, logits); it is put into evaluation mode.
-        image: (C, H, W).
+        image: shape of a sample, as (C, H, W).
         backward: whether to count a backward pass too. It is a real one, so the gradient of the images, which training
             does not compute, is left out.
     """
@@ -23,7 +26,7 @@ def sample_flops(network: nn.Module, image: tuple[int, int, int], *, backward: b
     counter = _Counter()
     network.eval()
     with counter, torch.set_grad_enabled(backward):
-        logits = network(torch.zeros(samples, *image, dtype=next(network.parameters()).dtype))[1]
+        logits = network(blank_batch(samples, image, next(network.parameters())))[1]
         if backward:
             logits.sum().backward()
     network.zero_grad()

@@ -121,7 +121,7 @@ class Conv(nn.Conv2d, StackableLayer):
         self,
         channels: int,
         out: int,
-        kernel: int,
+        kernel: int | tuple[int, int],
         stride: int = 1,
         padding: int = 0,
         *,

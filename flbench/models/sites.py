@@ -5,8 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-#: Shape of one sample: (C, H, W) or (D,).
+#: Shape of one sample: an image (C, H, W), features (D,), or (T, V), a sequence of T tokens of a vocabulary of V.
 Shape = tuple[int, ...]
+
+
+def described(shape: Shape) -> str:
+    """Return what samples of this shape are, for messages."""
+    match shape:
+        case (features,):
+            return f"features ({features},)"
+        case (tokens, vocabulary):
+            return f"sequences of {tokens} tokens (of {vocabulary})"
+        case _:
+            return "images of " + "x".join(map(str, shape))
 
 
 @dataclass(frozen=True)

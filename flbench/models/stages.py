@@ -25,6 +25,9 @@ class Stage:
     #: Whether it ends with an activation function.
     activates: ClassVar[bool] = True
 
+    #: Numbers of axes of the samples that it takes: 3 for images, 1 for features, 2 for tokens.
+    axes: ClassVar[tuple[int, ...]] = (3,)
+
     def output(self, shape: Shape) -> Shape:
         """Return the shape of one sample after the stage, for one of ``shape`` before it."""
         raise NotImplementedError(f"{type(self).__name__} must define output()")
@@ -99,6 +102,8 @@ class NarrowConv(Conv):
 class Dense(Stage):
     """A fully connected layer and ReLU, on flattened input."""
 
+    axes: ClassVar[tuple[int, ...]] = (1, 3)
+
     out: int
 
     def output(self, shape: Shape) -> Shape:
@@ -139,6 +144,60 @@ class Average(Stage):
         from flbench.models.layers import GlobalAverage
 
         yield "average", GlobalAverage()
+
+
+@dataclass(frozen=True)
+class Embed(Stage):
+    """A vector of ``width`` numbers for each token, as an image (width, 1, T) of one row."""
+
+    activates: ClassVar[bool] = False
+    axes: ClassVar[tuple[int, ...]] = (2,)
+
+    width: int
+
+    def output(self, shape: Shape) -> Shape:
+        return self.width, 1, shape[0]
+
+    def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
+        return ()
+
+    def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
+        from flbench.models.token_layers import Embedding
+
+        yield "embedding", Embedding(shape[1], self.width)
+
+
+@dataclass(frozen=True)
+class Convolve(Stage):
+    """A convolution over ``kernel`` tokens in a row, ReLU, and each channel's maximum over the sequence."""
+
+    out: int
+    kernel: int
+
+    def activation(self, shape: Shape) -> Shape:
+        """Shape (C, 1, T) of the activation, before the maximum."""
+        return self.out, 1, shape[2] - self.kernel + 1
+
+    def output(self, shape: Shape) -> Shape:
+        return (self.out,) if self.activation(shape)[2] > 0 else (0,)
+
+    def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
+        activation = self.activation(shape)
+        return Site("before", activation, last=last), Site("after", activation, last=last)
+
+    def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
+        from flbench.models.layers import Conv, Relu
+        from flbench.models.token_layers import GlobalMax
+
+        before, after = (norm.layer(site) for site in self.sites(shape, last))
+        weights = norm.weights((self.out, shape[0], 1, self.kernel))
+        yield "conv", Conv(shape[0], self.out, (1, self.kernel), bias=bias, reparametrization=weights)
+        if before is not None:
+            yield "before", before
+        yield "relu", Relu()
+        if after is not None:
+            yield "after", after
+        yield "maximum", GlobalMax()
 
 
 @dataclass(frozen=True)

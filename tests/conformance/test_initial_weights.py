@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flbench.models.architectures.text import Text
 from flbench.models.base import Model
 from flbench.models.initial_weights import build
 from flbench.models.norms import Norm
@@ -42,8 +43,13 @@ class SelfBuilt(Model):
         return Attention(image[1] * image[2], classes)
 
 
+def taken_by(model: Model) -> Shape:
+    """The shape of a sample that a model takes."""
+    return (8, 20) if isinstance(model, Text) else IMAGE
+
+
 def weights(model: Model, seed: int, norm: str = "bn") -> dict[str, Tensor]:
-    return build(model, IMAGE, 10, NORMS.parse(norm), True, seed=seed).state_dict()
+    return build(model, taken_by(model), 10, NORMS.parse(norm), True, seed=seed).state_dict()
 
 
 def assert_same_bits(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
@@ -82,7 +88,7 @@ def test_a_self_built_model_draws_every_weight_from_the_seed() -> None:
 @pytest.mark.parametrize("model", MODELS_BY_NAME.values(), ids=MODELS_BY_NAME)
 def test_modules_reset_themselves_with_a_generator_for_their_name(model: Model) -> None:
     with torch.random.fork_rng(devices=[]):
-        network = model.build(IMAGE, 10, NORMS.parse("bn"), True)
+        network = model.build(taken_by(model), 10, NORMS.parse("bn"), True)
         for path, module in network.named_modules():
             if hasattr(module, "reset_parameters"):
                 torch.manual_seed(int(stream(3, f"init/{path}").integers(2**63)))

@@ -8,20 +8,18 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from flbench.config import parse_experiment
-from flbench.engine.setup import make_network
 from flbench.models.flops import sample_flops
-from flbench.registry import MODELS
-from tests.engine.test_budgets import random_data
+from flbench.models.initial_weights import build
+from flbench.registry import MODELS, NORMS
 from tests.start_up import heavy_imports
 
 IMAGE = (3, 32, 32)
 
 
-def by_torch(network: torch.nn.Module, *, backward: bool) -> float:
+def by_torch(network: torch.nn.Module, inputs: torch.Tensor, *, backward: bool) -> float:
     counter = FlopCounterMode(display=False)
     with counter, torch.set_grad_enabled(backward):
-        logits = network.eval()(torch.zeros(2, *IMAGE))[1]
+        logits = network.eval()(inputs)[1]
         if backward:
             logits.sum().backward()
     return counter.get_total_flops() / 2
@@ -30,11 +28,11 @@ def by_torch(network: torch.nn.Module, *, backward: bool) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS.classes)
 def test_they_are_those_of_torchs_own_counter(model: str) -> None:
-    network = make_network(
-        parse_experiment({"dataset": "cifar10", "model": model}), random_data(IMAGE, 10, train=10), "cpu"
-    )
+    shape = (8, 20) if model == "text" else IMAGE
+    network = build(MODELS.parse(model), shape, 10, NORMS.parse("none"), False, seed=0)
+    inputs = torch.zeros(2, 8, dtype=torch.int32) if model == "text" else torch.zeros(2, *IMAGE)
     for backward in (False, True):
-        assert sample_flops(network, IMAGE, backward=backward) == by_torch(network, backward=backward) > 0
+        assert sample_flops(network, shape, backward=backward) == by_torch(network, inputs, backward=backward) > 0
 
 
 @pytest.mark.slow

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flbench.data.arrays import Bytes, Ints
+from flbench.data.arrays import Ints, Samples
 from flbench.data.images import Encoded, Oddity, Shape, common_shape, decode_batches, reading
 from flbench.errors import UserError, check_utf8
 from flbench.regular import read_text
@@ -39,13 +39,19 @@ class Expected:
     test_fraction: float | None = None
     #: Whether the classes that have images get labels from 0 on, without gaps.
     renumber: bool = False
+    #: Whether numbers are read as float32, and neither rounded to bytes nor taken for tokens.
+    floats: bool = False
+    #: Whether floats are standardized by the mean and the standard deviation of the training set.
+    standardize: bool = False
+    #: Columns, or arrays, that group the samples.
+    groups: tuple[str, ...] = ()
 
 
 class Block(NamedTuple):
-    """Decoded images, (n, C, H, W), the rows that they belong to, (n,), and what is odd about their files."""
+    """Decoded samples, (n, ...), the rows that they belong to, (n,), and what is odd about their files."""
 
     rows: Ints
-    images: Bytes
+    images: Samples
     oddities: tuple[Oddity, ...] = ()
 
 
@@ -54,9 +60,11 @@ class RawSplit:
     """Train or test before decoding. ``blocks`` yields the images of each row once."""
 
     labels: Ints
-    shape: Shape
+    shape: tuple[int, ...]
     blocks: Iterator[Block]
     domains: Ints | None = None
+    groups: Ints | None = None
+    dtype: np.dtype[Any] | type[np.uint8] = np.uint8
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,8 @@ class RawData:
     domain_names: tuple[str, ...] = ()
     #: What users should know about how the files are read.
     notes: tuple[str, ...] = ()
+    vocabulary: int = 0
+    group_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def renumbered(self) -> RawData:
         """Return the data with labels counted from 0 over the classes that have images, in the order of their labels.
@@ -153,13 +163,14 @@ def decoded_blocks(batches: Iterable[list[Encoded]], rows: Ints, shape: Shape, e
         start += len(images)
 
 
-def split_of_arrays(images: Bytes, labels: Ints, where: Path | str, shape: Shape | None) -> RawSplit:
+def split_of_arrays(images: Samples, labels: Ints, where: Path | str, shape: Shape | None) -> RawSplit:
     """Return an already decoded split as a single block; raises UserError if lengths differ or the shape is wrong."""
     if len(images) != len(labels):
         raise UserError(f"{where} is damaged: {len(images)} images and {len(labels)} labels")
     if shape is not None and images.shape[1:] != shape:
         raise UserError(f"{where} holds images of {images.shape[1:]}, expected {shape} (channels, height, width)")
-    return RawSplit(labels, images.shape[1:], iter([Block(np.arange(len(labels)), images)]))
+    blocks = iter([Block(np.arange(len(labels)), images)])
+    return RawSplit(labels, images.shape[1:], blocks, dtype=images.dtype)
 
 
 def one_form(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from flbench.models.base import Model
+from flbench.models.base import Model, unfit
 from flbench.models.norms.base import Norm
 from flbench.models.sites import Shape, Site
 from flbench.registry import MODELS
@@ -57,6 +57,8 @@ class SimpleViT(Model):
         yield Site("feature", (self.width,))
 
     def problem(self, image: Shape) -> str | None:
+        if len(image) != 3:
+            return unfit(image)
         if self.width % self.heads:
             return f"heads must divide width, got {self.heads} heads and width {self.width}"
         if any(side % self.patch for side in image[1:]):
