@@ -1,6 +1,6 @@
 """What a data set is, where flbench looks for its files, and how to load, verify and download it.
 
-The sets themselves are in ``catalog.py``.
+The sets themselves are in ``catalog/``.
 
 A set's files are under the data root: the ``root`` argument, else ``$FLBENCH_DATA``, else the user's cache folder. Its
 layouts are tried in the order of ``Dataset.layouts``: what torchvision downloads (in ``<root>/<name>/``, and in
@@ -188,6 +188,7 @@ def recipe(dataset: Dataset, source: Source) -> cache.Recipe:
     settings |= {"labels": "renumber"} if expected.renumber else {}
     settings |= {name: True for name in ("floats", "standardize") if getattr(expected, name)}
     settings |= {"groups": list(expected.groups)} if expected.groups else {}
+    settings |= source.layout.settings()
 
     def read() -> RawData:
         if expected.test_fraction is not None and not source.layout.splits:

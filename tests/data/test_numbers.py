@@ -160,7 +160,7 @@ def test_clients_are_the_values_of_a_column(tmp_path: Path) -> None:
     assert sorted(row for rows in days.test for row in rows) == [0, 1, 2]  # divided as the training set
     assert count_labels(data, days).train_KC.tolist() == [[2, 2, 2], [2, 2, 2]]
     for partition, clients, says in (
-        ("by:writer", 5, "the column writer has 4 values; use clients: 4"),
+        ("by:writer", 5, "the column writer has 4 values in the training set; use at most clients: 4"),
         ("by:age", 2, r"does not group its samples by 'age'; its groups: day, writer.*groups: \[age\]"),
     ):
         with pytest.raises(UserError, match=says):

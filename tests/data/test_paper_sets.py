@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flbench.data.arrays import Data
-from flbench.data.catalog import TinyImageNet
+from flbench.data.catalog.published import TinyImageNet
 from flbench.data.datasets import download, load, locate, verify
 from flbench.data.shards import split
 from flbench.errors import DataMissing, UserError

@@ -104,6 +104,10 @@ class Layout(ABC):
     #: Whether the files have no test set, and ``read`` takes ``test_fraction`` of the images for one.
     splits: ClassVar[bool] = False
 
+    def settings(self) -> dict[str, Any]:
+        """Return what else defines how the files are read, as JSON; it enters the key of the decoded cache."""
+        return {}
+
     @abstractmethod
     def find(self, folder: Path) -> FoundFiles:
         """Find the files, without opening any."""

@@ -11,6 +11,7 @@ from pydantic import Field
 from flbench.data.arrays import Data
 from flbench.data.partition.base import Partition, Rows
 from flbench.errors import UserError
+from flbench.messages import counted
 from flbench.registry import PARTITIONS
 
 
@@ -39,7 +40,10 @@ class By(Partition):
             )
         place, names = list(data.group_names).index(self.column), data.group_names[self.column]
         if clients > len(names):
-            raise UserError(f"partition: the column {self.column} has {len(names)} values; use clients: {len(names)}")
+            raise UserError(
+                f"partition: the column {self.column} has {counted(len(names), 'value')} in the training set; use "
+                f"at most clients: {len(names)}"
+            )
         assert data.train.groups is not None
         assert data.test.groups is not None
         train_N, test_M = (np.asarray(half.groups)[:, place] for half in (data.train, data.test))

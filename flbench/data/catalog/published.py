@@ -1,25 +1,21 @@
-"""The data sets of flbench, by name."""
+"""The published data sets, by name."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from flbench.data.datasets import Dataset, Source
 from flbench.data.images import reading
 from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, split_of_arrays
-from flbench.data.layouts.image_folder import ClientFolder, ImageFolder, UnsplitFolder
-from flbench.data.layouts.numpy_archive import NumpyArchive
+from flbench.data.layouts.image_folder import ImageFolder
 from flbench.data.layouts.parquet import Parquet
 from flbench.data.layouts.tinyimagenet import TinyImageNetZip
 from flbench.data.layouts.torchvision_files import CifarBatches, Idx
@@ -246,118 +242,3 @@ class Mnist(Dataset):
         ),
         *Dataset.layouts,
     )
-
-
-#: Names of columns that group samples, such as their writer.
-Groups = tuple[Annotated[str, Field(min_length=1)], ...]
-
-
-@dataclass(frozen=True)
-class LocalFiles(Dataset):
-    """Base of the sets that a path names, absolute or relative to the working directory, and not the data root.
-
-    A run on one is identified by the content: the files may move, and other images are another run. Every label from 0
-    to the largest needs images; ``labels: renumber`` counts those that have some from 0, in their order.
-    """
-
-    source: ClassVar[str] = ""
-
-    shorthand = "path"
-    no_download = "it consists of the files that you name"
-    terms = "yours"
-
-    path: Annotated[str, Field(min_length=1)]
-    labels: Literal["as-is", "renumber"] = dataclasses.field(default="as-is", kw_only=True)
-
-    def expected(self) -> Expected:
-        return Expected(renumber=self.labels == "renumber", test_fraction=self.test_fraction)
-
-    def identity(self) -> dict[str, Any]:
-        """Leave out where and how the files are read once the content is named: that no longer defines the numbers."""
-        settings = super().identity()
-        if self.content is None:
-            return settings
-        defining = ("name", "version", "content", "mean", "std")
-        return {name: settings[name] for name in defining if name in settings}
-
-    def same_place(self, other: Dataset) -> bool:
-        """Compare paths as absolute ones, so that ``img``, ``./img`` and ``img/`` are one place."""
-
-        def place(dataset: LocalFiles) -> LocalFiles:
-            absolute = os.path.abspath(Path(dataset.path).expanduser())  # noqa: PTH100  follow no links
-            return dataclasses.replace(dataset, path=absolute, content=None)
-
-        return isinstance(other, LocalFiles) and place(self) == place(other)
-
-    def places(self, root: Path) -> Iterator[Source]:
-        for layout in self.layouts:
-            yield Source(layout, Path(self.path).expanduser())
-
-    def advice(self, root: Path) -> str:
-        path = Path(self.path).expanduser().absolute()
-        kind = "a folder" if path.is_dir() else "a file" if path.is_file() else "no folder and no file"
-        return f"Check 'path': it is read as {path}, which is {kind}."
-
-
-@DATASETS.register("folder")
-@dataclass(frozen=True)
-class Folder(LocalFiles):
-    """Any parquet set or image folder on this machine.
-
-    ``size`` resizes every image to that many pixels squared (bilinear with antialiasing); without it all must be of one
-    size. Images that are all grey have one channel, otherwise three. ``test_fraction`` is the share of each class that
-    becomes the test set of an image folder without test images. With ``clients``, an image folder has a folder for each
-    client, which has those of the classes; ``partition: given`` then deals each client its own images. ``labels:
-    renumber`` leaves out classes without images. Shorthand: ``folder:path``.
-    """
-
-    size: Annotated[int, Field(ge=1, le=4096)] | None = None
-    clients: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse folders of clients without test images."""
-        if self.clients and self.test_fraction is not None:
-            raise ValueError("folders of clients have test images of their own; leave out test_fraction or clients")
-        super().__post_init__()
-
-    def places(self, root: Path) -> Iterator[Source]:
-        if self.clients:
-            yield Source(ClientFolder(), Path(self.path).expanduser())
-        elif self.test_fraction is None:
-            yield from super().places(root)
-        else:
-            yield Source(UnsplitFolder(), Path(self.path).expanduser())
-
-    def expected(self) -> Expected:
-        return dataclasses.replace(super().expected(), size=self.size)
-
-    def advice(self, root: Path) -> str:
-        split = "" if self.test_fraction else " Images without a test set need 'test_fraction', such as 0.2."
-        return super().advice(root) + split
-
-
-@DATASETS.register("arrays")
-@dataclass(frozen=True)
-class ArraysFile(LocalFiles):
-    """Samples and labels in a numpy archive: ``x_train``, ``y_train``, ``x_test`` and ``y_test`` in one ``.npz`` file.
-
-    MedMNIST's names (``train_images`` ...) are read too. Images have one channel or three, as uint8 or as floats in
-    [0, 1], which are rounded to 256 levels. Floats (N, D) are features, read as float32; whole numbers (N, T) are
-    tokens. With ``dtype: float32`` all numbers are read as they are, images in any range and of any number of channels
-    included; ``standardize`` then subtracts the mean of the training set and divides by its standard deviation, feature
-    by feature (of images: channel by channel). Labels count from 0 without gaps; ``labels: renumber`` makes such labels
-    of others. The arrays ``train_client`` and ``test_client`` name the client of each sample, for ``partition: given``;
-    with ``groups: [NAME]``, ``train_NAME`` and ``test_NAME`` do for ``partition: by:NAME``. Pickled arrays are refused.
-    Shorthand: ``arrays:path``.
-    """
-
-    layouts = (NumpyArchive(),)
-
-    dtype: Literal["as-is", "float32"] = "as-is"
-    standardize: bool = False
-    groups: Groups = ()
-
-    def expected(self) -> Expected:
-        floats = self.dtype == "float32" or self.standardize
-        given = super().expected()
-        return dataclasses.replace(given, floats=floats, standardize=self.standardize, groups=self.groups)
