@@ -20,9 +20,8 @@ PACKAGE = Path(flbench.__file__).parent
 ROOMS = [
     "__main__", "cli", "api", "papers", "report",
     "tracking", "planning", "pretrained", "exchange", "launchers", "orchestrate", "notebook", "progress", "run_names",
-    "sweeps", "launch", "worker", "slurm", "testing", "bench",
-    "training_problem", "trained", "execution", "execution_types", "studies", "probes", "fisher",
-    "theory", "engine",
+    "sweeps", "launch", "worker", "slurm", "testing", "bench", "embedding",
+    "training_problem", "trained", "execution", "execution_types", "studies", "probes", "fisher", "theory", "engine",
     "methods", "metrics", "models", "checkpoints", "run_sources",
     "data", "store", "halving", "config", "registry", "references", "metric_specs", "discovery", "plugin_files",
     "messages", "tensor_streams", "streams", "sums", "choices", "errors", "parquet_files", "regular", "literal",

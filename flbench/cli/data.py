@@ -1,4 +1,4 @@
-"""``flbench data``: list, download and verify data sets."""
+"""``flbench data``: list, download, verify and embed data sets."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from flbench.choices import DEFAULT_STORE, Device
 from flbench.cli.boundary import print_json
-from flbench.cli.options import DataOption, JsonOption
+from flbench.cli.options import MOST_AT_ONCE, DataOption, JsonOption, StoreOption
 from flbench.cli.screen import plain_table, wide_console
 from flbench.data import datasets
 from flbench.data.datasets import Dataset, Source, data_root, locate, recipe
 from flbench.errors import DataMissing, InvalidComponent, UserError
 from flbench.registry import DATASETS
+from flbench.sweeps.source import read_value
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
-    help="List, download and verify data sets.\n\nExample: flbench data download cifar10",
+    help="List, download, verify and embed data sets.\n\nExample: flbench data download cifar10",
 )
 
 
@@ -96,9 +98,56 @@ def verify(
         raise typer.Exit(1)
 
 
+@app.command(short_help="Write the features of a network for a data set.")
+def embed(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Data set, as cifar10, folder:PATH or arrays:PATH.")],
+    out: Annotated[Path, typer.Option(help="File to write, *.npz; it must not exist.")],
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Stored run whose trained network is used.")] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(help="Network: efficientnet-lite0 (extra 'pretrained'), torchvision:ARCH, or a model's name."),
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="The network's weights, as torch.save writes them.")] = None,
+    round: Annotated[int | None, typer.Option(help="Round of the run; default: the last one that is saved.")] = None,
+    client: Annotated[int, typer.Option(help="Client whose model of the run is used, where they differ.")] = 0,
+    size: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Resize images to this many pixels squared.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, max=MOST_AT_ONCE, help="Samples at once.")] = 128,
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
+    store: StoreOption = DEFAULT_STORE,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the input of a fixed network's last layer for each sample of a data set, as arrays:FILE.npz reads it.
+
+    Labels and clients are kept, and where the features are from is stored with them. A network that is trained on
+    ImageNet sees images of 224x224 pixels, normalized as its authors do.
+
+    Example: flbench data embed cifar10 --network efficientnet-lite0 --out features.npz
+    """
+    from flbench.cli.embed import embed_dataset
+
+    embed_dataset(
+        _parse(name),
+        out,
+        run_id=run,
+        network=network,
+        weights=weights,
+        round=round,
+        client=client,
+        size=size,
+        batch=batch,
+        device=device,
+        store=store,
+        data_root=data,
+        as_json=as_json,
+    )
+
+
 def _parse(name: str) -> Dataset:
     try:
-        dataset: Dataset = DATASETS.parse(name)
+        dataset: Dataset = DATASETS.parse(read_value(name) if name.startswith("{") else name)
     except (KeyError, InvalidComponent) as error:
         field = ".".join(map(str, getattr(error, "path", ())))
         raise UserError(f"{name}: {field + ': ' if field else ''}{error}") from None

@@ -89,7 +89,7 @@ def decode(recipe: Recipe, folder: Path) -> Data:
     contents = recipe.read()
     names = recipe.names(contents)
     oddities: list[Oddity] = []
-    with _progress(f"decoding {recipe.name}", len(contents.train.labels) + len(contents.test.labels)) as advance:
+    with progress(f"decoding {recipe.name} (once)", len(contents.train.labels) + len(contents.test.labels)) as advance:
         for half, raw in (("train", contents.train), ("test", contents.test)):
             where = f"{recipe.name} ({recipe.source['folder']}), {half}"
             if not len(raw.labels):
@@ -240,7 +240,7 @@ def _sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yield how to advance a bar of progress on stderr, shown in a terminal after two seconds."""
     with contextlib.ExitStack() as stack:
         started, done = time.monotonic(), 0
@@ -254,7 +254,7 @@ def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
                 from rich.progress import Progress
 
                 bar = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
-                bar.add_task(f"{title} (once)", total=total)
+                bar.add_task(title, total=total)
             if bar is not None:
                 bar.update(bar.task_ids[0], completed=done)
 

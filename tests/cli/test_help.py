@@ -39,7 +39,7 @@ def test_h_is_help(command: str) -> None:
     assert short.exit_code == 0 and short.output == long.output and "-h, --help" in short.output
 
 
-SUBCOMMANDS = ("data list", "data download", "data verify")
+SUBCOMMANDS = ("data list", "data download", "data verify", "data embed")
 
 
 @pytest.mark.parametrize("command", [*sorted(COMMANDS), *SUBCOMMANDS])

@@ -182,15 +182,15 @@ def test_the_fingerprint_depends_on_every_array() -> None:
 def test_progress_shows_only_slow_work_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with cache._progress("decoding it", 10) as advance:
+    with cache.progress("decoding it", 10) as advance:
         advance(10)
     assert capsys.readouterr() == ("", "")
     clock = iter([0.0, 3.0, 4.0])
     monkeypatch.setattr(cache, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    with cache._progress("decoding it", 10) as advance:
+    with cache.progress("decoding it", 10) as advance:
         advance(5)
     captured = capsys.readouterr()
-    assert "decoding it (once)" in captured.err
+    assert "decoding it" in captured.err
     assert captured.out == ""
