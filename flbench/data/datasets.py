@@ -88,6 +88,8 @@ class Dataset(Component):
     parts: ClassVar[Mapping[str, str]] = MappingProxyType({})
     #: The class in torchvision.datasets that downloads it, or why there is none.
     torchvision: ClassVar[str | None] = None
+    #: The arguments with which that class is called, once for each.
+    downloads: ClassVar[tuple[Mapping[str, str], ...]] = (MappingProxyType({}),)
     no_download: ClassVar[str] = (
         "torchvision does not have it; put its files into its folder yourself ('flbench data list' says where)"
     )
@@ -310,7 +312,8 @@ def download(dataset: Dataset, root: Path | None = None) -> Path:
     import torchvision.datasets
 
     try:
-        getattr(torchvision.datasets, dataset.torchvision)(root=str(folder), download=True)
+        for given in dataset.downloads:
+            getattr(torchvision.datasets, dataset.torchvision)(root=str(folder), download=True, **given)
     except Exception as error:  # torchvision passes on any error of urllib, tarfile or the disk
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(

@@ -45,8 +45,9 @@ def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_list_as_json_and_as_a_table(mnist: Any, tmp_path: Path) -> None:
     load(mnist)
     rows = {row["name"]: row for row in json.loads(call("list", "--json").stdout)}
-    names = ["digits", "cifar10", "cifar100", "tinyimagenet", "pacs", "fashion_mnist", "mnist", "folder"]
-    assert list(rows)[:8] == names
+    names = ["digits", "cifar10", "cifar100", "tinyimagenet", "pacs", "fashion_mnist", "mnist"]
+    names += [*(f"emnist-{split}" for split in ("balanced", "byclass", "letters", "digits")), "svhn", "folder"]
+    assert list(rows)[: len(names)] == names
     assert rows["mnist"] == {
         "name": "mnist", "classes": 10, "image": [1, 28, 28], "counts": [20, 10], "official_counts": [20, 10],
         "found": str(tmp_path / "mnist"), "layout": "torchvision's idx files", "cached": True,

@@ -132,3 +132,63 @@ def test_pickles_as_python_2_and_old_numpy_wrote_them(tmp_path: Path) -> None:
     assert b"numpy._core.multiarray" in path.read_bytes()
     path.write_bytes(path.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
     assert (load(official("cifar10", folder), tmp_path).train.images == images[:20]).all()
+
+
+@pytest.mark.parametrize(("split", "classes", "first"), [("balanced", 47, 0), ("letters", 26, 1), ("byclass", 62, 0)])
+@pytest.mark.parametrize("gz", [True, False])
+def test_emnist_is_read_from_its_idx_files(tmp_path: Path, split: str, classes: int, first: int, gz: bool) -> None:
+    folder, written = tmp_path / "EMNIST/raw", {}
+    folder.mkdir(parents=True)
+    for half, count in (("train", 130), ("test", 70)):
+        images, own = pixels(count, (1, 28, 28), count), labels(count, classes) + first
+        for what, array in (("images-idx3", images[:, 0]), ("labels-idx1", own)):
+            name = f"emnist-{split}-{half}-{what}-ubyte"
+            (folder / (f"{name}.gz" if gz else name)).write_bytes(packed(idx(array)) if gz else idx(array))
+        written[half] = images
+    data = load(DATASETS.parse(f"emnist-{split}"), tmp_path)
+    assert np.array_equal(data.train.images, written["train"])
+    assert np.array_equal(data.test.images, written["test"])
+    assert np.array_equal(data.train.labels, labels(130, classes))
+    assert (data.classes, len(set(data.class_names))) == (classes, classes)
+
+
+def test_a_file_that_unpacks_to_more_than_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "EMNIST/raw"
+    folder.mkdir(parents=True)
+    for name in DATASETS["emnist-digits"].layouts[0].md5:
+        (folder / name).write_bytes(packed(bytes(3_000_000)))
+    monkeypatch.setattr("flbench.data.layouts.torchvision_files._MOST_BYTES", 2_000_000)
+    with pytest.raises(UserError, match="it has more than 2,000,000 bytes"):
+        load(DATASETS.parse("emnist-digits"), tmp_path)
+
+
+def write_svhn(folder: Path, **changed: Any) -> dict[str, np.ndarray]:
+    from scipy.io import savemat
+
+    written = {}
+    for half, count in (("train", 30), ("test", 20)):
+        images = pixels(count, (3, 32, 32), count)
+        arrays = {"X": images.transpose(2, 3, 1, 0), "y": (1 + labels(count)[:, None]).astype(np.uint8), **changed}
+        savemat(folder / f"{half}_32x32.mat", arrays)
+        written[half] = images
+    return written
+
+
+def test_svhn_is_read_from_its_matlab_files(tmp_path: Path) -> None:
+    written = write_svhn(tmp_path)
+    with pytest.raises(UserError, match=r"train_32x32.mat is damaged: its md5 is \w+, published is e26dedcc"):
+        load(DATASETS.parse("svhn"), tmp_path)
+    data = load(official("svhn", tmp_path), tmp_path)
+    assert np.array_equal(data.train.images, written["train"])
+    assert np.array_equal(data.test.images, written["test"])
+    assert data.train.labels.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0] * 3  # 10 is the digit 0
+
+
+def test_damaged_matlab_files_are_reported(tmp_path: Path) -> None:
+    write_svhn(tmp_path, y=np.zeros((3, 4)))
+    with pytest.raises(UserError, match=r"damaged: expected X as \(32, 32, 3, N\)"):
+        load(official("svhn", tmp_path), tmp_path)
+    (tmp_path / "test_32x32.mat").write_bytes(b"MATLAB 5.0")
+    (tmp_path / "train_32x32.mat").write_bytes(b"MATLAB 5.0")
+    with pytest.raises(UserError, match=r"cannot read .*train_32x32.mat"):
+        load(official("svhn", tmp_path), tmp_path)

@@ -18,7 +18,7 @@ from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, spl
 from flbench.data.layouts.image_folder import ImageFolder
 from flbench.data.layouts.parquet import Parquet
 from flbench.data.layouts.tinyimagenet import TinyImageNetZip
-from flbench.data.layouts.torchvision_files import CifarBatches, Idx
+from flbench.data.layouts.torchvision_files import CifarBatches, Idx, MatFiles
 from flbench.registry import DATASETS
 
 
@@ -238,6 +238,103 @@ class Mnist(Dataset):
                 "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
                 "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
                 "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+            },
+        ),
+        *Dataset.layouts,
+    )
+
+
+@dataclass(frozen=True)
+class _Emnist(Dataset):
+    """Base of the splits of EMNIST. As published, and as torchvision reads them, rows and columns are exchanged."""
+
+    source = "@cohen2017emnist"
+    image = (1, 28, 28)
+    torchvision = "EMNIST"
+    terms = "public domain (NIST)"
+
+
+def _emnist_files(split: str, first: int = 0) -> tuple[Layout, ...]:
+    """Return the layouts of a split; ``first`` is its first label. Only the archive of all splits has a checksum."""
+    halves = f"emnist-{split}-train", f"emnist-{split}-test"
+    names = [f"{half}-{what}-ubyte.gz" for half in halves for what in ("images-idx3", "labels-idx1")]
+    return Idx("EMNIST/raw", dict.fromkeys(names), halves, first), *Dataset.layouts
+
+
+@DATASETS.register("emnist-balanced")
+@dataclass(frozen=True)
+class EmnistBalanced(_Emnist):
+    """EMNIST Balanced (Cohen et al. 2017): digits and letters in 47 classes of equal size, 112,800 and 18,800 images.
+
+    Lower-case letters that look like their capitals are of one class with these. Rows and columns are exchanged, as in
+    the published files.
+    """
+
+    classes = 47
+    class_names = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
+    counts = (112_800, 18_800)
+    downloads = (MappingProxyType({"split": "balanced"}),)
+    layouts = _emnist_files("balanced")
+
+
+@DATASETS.register("emnist-byclass")
+@dataclass(frozen=True)
+class EmnistByClass(_Emnist):
+    """EMNIST ByClass (Cohen et al. 2017): digits and letters in 62 classes, 697,932 and 116,323 images.
+
+    The writers, who are FEMNIST's clients, are not in these files. Rows and columns are exchanged.
+    """
+
+    classes = 62
+    class_names = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+    counts = (697_932, 116_323)
+    downloads = (MappingProxyType({"split": "byclass"}),)
+    layouts = _emnist_files("byclass")
+
+
+@DATASETS.register("emnist-letters")
+@dataclass(frozen=True)
+class EmnistLetters(_Emnist):
+    """EMNIST Letters (Cohen et al. 2017): letters in 26 classes, 124,800 and 20,800 images; labels from 0 on here."""
+
+    classes = 26
+    class_names = tuple("abcdefghijklmnopqrstuvwxyz")
+    counts = (124_800, 20_800)
+    downloads = (MappingProxyType({"split": "letters"}),)
+    layouts = _emnist_files("letters", first=1)
+
+
+@DATASETS.register("emnist-digits")
+@dataclass(frozen=True)
+class EmnistDigits(_Emnist):
+    """EMNIST Digits (Cohen et al. 2017): 240,000 and 40,000 digits; rows and columns are exchanged."""
+
+    classes = 10
+    class_names = tuple("0123456789")
+    counts = (240_000, 40_000)
+    downloads = (MappingProxyType({"split": "digits"}),)
+    layouts = _emnist_files("digits")
+
+
+@DATASETS.register("svhn")
+@dataclass(frozen=True)
+class Svhn(Dataset):
+    """SVHN (Netzer et al. 2011): house numbers cropped to single digits, 73,257 and 26,032 colour images of 32x32."""
+
+    source = "@netzer2011svhn"
+    image = (3, 32, 32)
+    classes = 10
+    class_names = tuple("0123456789")
+    counts = (73_257, 26_032)
+    torchvision = "SVHN"
+    downloads = (MappingProxyType({"split": "train"}), MappingProxyType({"split": "test"}))
+    terms = "non-commercial use"
+    layouts = (
+        MatFiles(
+            "",
+            {
+                "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+                "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
             },
         ),
         *Dataset.layouts,
