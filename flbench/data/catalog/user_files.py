@@ -13,6 +13,7 @@ from pydantic import Field
 
 from flbench.data.datasets import Dataset, Source
 from flbench.data.layouts.base import Expected
+from flbench.data.layouts.hugging_face import HuggingFace, Parts
 from flbench.data.layouts.image_folder import ClientFolder, UnsplitFolder
 from flbench.data.layouts.numpy_archive import NumpyArchive
 from flbench.data.layouts.table import Columns, Table
@@ -172,3 +173,35 @@ class TableFile(LocalFiles):
 
     def expected(self) -> Expected:
         return dataclasses.replace(super().expected(), standardize=self.standardize, groups=self.groups)
+
+
+@DATASETS.register("hf")
+@dataclass(frozen=True)
+class HuggingFaceSet(LocalFiles):
+    """A set in the form of Hugging Face's ``datasets`` (the extra ``hf``): ``hf:FOLDER``, or ``hf:NAME`` on its hub.
+
+    A folder is one that ``save_to_disk`` wrote, or has parquet files whose names begin with those of the splits.
+    ``samples`` is the column of images, or of lists of one length (floats are features, whole numbers tokens), and
+    ``target`` the column of labels; each may be left out where one column alone can be it. ``size``, ``dtype``,
+    ``standardize`` and ``groups`` are those of ``folder`` and ``arrays``. A set of the hub is fetched once; its decoded
+    copy stays until it is deleted.
+    """
+
+    samples: Annotated[str, Field(min_length=1)] | None = None
+    target: Annotated[str, Field(min_length=1)] | None = None
+    train: Annotated[str, Field(min_length=1)] = "train"
+    test: Annotated[str, Field(min_length=1)] = "test"
+    config: Annotated[str, Field(min_length=1)] | None = None
+    size: Annotated[int, Field(ge=1, le=4096)] | None = None
+    dtype: Literal["as-is", "float32"] = "as-is"
+    standardize: bool = False
+    groups: Groups = ()
+
+    def places(self, root: Path) -> Iterator[Source]:
+        parts = Parts(self.path, self.config, self.train, self.test, self.samples, self.target)
+        yield Source(HuggingFace(parts), Path(self.path).expanduser())
+
+    def expected(self) -> Expected:
+        floats = self.dtype == "float32" or self.standardize
+        given = dataclasses.replace(super().expected(), size=self.size, floats=floats, standardize=self.standardize)
+        return dataclasses.replace(given, groups=self.groups)

@@ -15,11 +15,11 @@ from flbench.registry import MODELS
 @MODELS.register("mlp")
 @dataclass(frozen=True)
 class Mlp(Model):
-    """Fully connected ReLU layers of the given widths and a linear head."""
+    """Fully connected ReLU layers of the given widths and a linear head; without widths a linear classifier."""
 
     source: ClassVar[str] = ""
 
-    widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (128, 128)
+    widths: tuple[Annotated[int, Field(ge=1)], ...] = (128, 128)
 
     def stages(self) -> tuple[Dense, ...]:
         return tuple(Dense(width) for width in self.widths)
