@@ -82,6 +82,8 @@ class Run:
         buffer_updates: what the layers make of the averaged buffers.
         server_data: what the server holds, or None.
         own_NM: ``device_data.own_rows``; None if the method asks for no class statistics.
+        twin: trains the clients' second sets of weights, if they have them.
+        extra: names of the parameters that the method adds to the network's, in order.
     """
 
     setup: TrainingSetup
@@ -98,6 +100,8 @@ class Run:
     buffer_updates: tuple[BufferUpdate, ...] = ()
     server_data: HeldByServer | None = None
     own_NM: Tensor | None = None
+    twin: Method | None = None
+    extra: tuple[str, ...] = ()
 
     def cohort(self, round: int) -> Rows:
         """Return the participants of a round, in ascending order."""

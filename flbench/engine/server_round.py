@@ -27,9 +27,12 @@ from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTas
 from flbench.engine.device_data import OwnBatch
 from flbench.engine.hooks import CLIENT_HOOKS
 from flbench.engine.run import RoundInputs, Run, own_batches
-from flbench.methods.base import ServerContext, Tree, overrides
+from flbench.methods.base import Method, ServerContext, Tree, overrides
 from flbench.sums import sum_in_order
 from flbench.tensor_streams import Random, client_keys, server_key
+
+#: The start of the names of a second set of weights among what stays on the clients.
+TWIN = "twin/"
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ class RunState:
 
     Attributes:
         x: shared parameters. ``buffers``: shared buffers. ``server``: the method's server state.
-        states: the method's client states; ``local``: parameters and buffers that stay on the clients. Every leaf of
-            both has one row for each client of the run.
+        states: the method's client states; ``local``: parameters and buffers that stay on the clients, those of a
+            second set of weights with the prefix ``TWIN``. Every leaf of both has one row for each client of the run.
         watch: the number of rounds before the run diverged (``trainer.watched``).
     """
 
@@ -113,7 +116,8 @@ class RunGroup:
     @cached_property
     def has_client_hooks(self) -> bool:
         """Whether the method changes the local training."""
-        return any(overrides(type(self.runs[0].method), hook) for hook in CLIENT_HOOKS)
+        methods = [method for method in (self.runs[0].method, self.runs[0].twin) if method is not None]
+        return any(overrides(type(method), hook) for method in methods for hook in CLIENT_HOOKS)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -123,9 +127,18 @@ class RunGroup:
     @cached_property
     def hyperparameters(self) -> dict[str, Tensor]:
         """Each participant's value (N,) of the method's fields in which the runs differ."""
+        return self._differing([run.method for run in self.runs])
+
+    @cached_property
+    def hyperparameters_of_twins(self) -> dict[str, Tensor]:
+        """The same of the fields of the methods that train the second sets of weights."""
+        twins = [run.twin for run in self.runs if run.twin is not None]
+        return self._differing(twins) if twins else {}
+
+    def _differing(self, methods: Sequence[Method]) -> dict[str, Tensor]:
         found = {}
-        for field in fields(self.runs[0].method):
-            values = [getattr(run.method, field.name) for run in self.runs]
+        for field in fields(methods[0]):
+            values = [getattr(method, field.name) for method in methods]
             if len(set(values)) > 1:
                 each = [value for value, size in zip(values, self.sizes, strict=True) for _ in range(size)]
                 found[field.name] = torch.tensor(each, dtype=self.dtype, device=self.runs[0].counts_NY.device)
@@ -189,7 +202,12 @@ class RoundStart:
         if self._group.runs[0].own_NM is not None:
             members = [(self._group.runs[part.run], self._inputs.cohort_N[part.in_all]) for part in parts]
             own = own_batches(members, init.counts_Y.sum(-1), known=self._inputs.rounds is not None)
-        return ChunkJob(self._task(parts, positions, init), init, batches, own)
+        task, twin = self._task(parts, positions, init), None
+        twins = [method for part in parts if (method := self._group.runs[part.run].twin) is not None]
+        if twins:
+            numbers = _differing(self._group.hyperparameters_of_twins, twins, positions)
+            twin = replace(task, method=twins[0], hyperparameters=numbers, extra=frozenset())
+        return ChunkJob(task, init, batches, own, twin)
 
     def _init(self, parts: Sequence[_Part], positions: slice) -> ClientInit:
         """The participants' state before training: what the server sends, and what stayed on them."""
@@ -201,7 +219,8 @@ class RoundStart:
             leaves = {name: leaf.expand(len(part), *leaf.shape) for name, leaf in shared.items()}
             leaves |= {name: leaf.index_select(0, cohort_n) for name, leaf in state.local.items()}
             trees: dict[str, Tree] = {
-                "params": {name: leaves[name] for name in run.setup.params},
+                "params": {name: leaves[name] for name in (*run.setup.params, *run.extra)},
+                "twin": {name.removeprefix(TWIN): leaf for name, leaf in leaves.items() if name.startswith(TWIN)},
                 "buffers": {name: leaves[name] for name in run.setup.buffers},
                 "state": {name: leaf.index_select(0, cohort_n) for name, leaf in state.states.items()},
                 "numbers": {"counts_Y": run.counts_NY.index_select(0, cohort_n)},
@@ -226,7 +245,6 @@ class RoundStart:
         run, broadcast = group.runs[parts[0].run], self.sent[parts[0].run]
         rounds = [self.round_of(part.run) for part in parts]
         each: dict[str, Any] = {}
-        hyperparameters = {}
         sgd, lr_n = run.setup.sgd, inputs.lr_N[positions].to(group.dtype)
         if inputs.rounds is not None:
             sgd = sgd.in_round(inputs.rounds[parts[0].run])
@@ -241,9 +259,6 @@ class RoundStart:
             each = {"x": x, "server": _cat(servers), "lr": lr_n}
             if inputs.rounds is None or len(set(rounds)) > 1:
                 each["round"] = inputs.round_N[positions].to(group.dtype)
-            for name, leaf in group.hyperparameters.items():
-                if len({getattr(group.runs[part.run].method, name) for part in parts}) > 1:
-                    hyperparameters[name] = leaf[positions]
         return ClientTask(
             method=run.method,
             sgd=sgd,
@@ -253,9 +268,19 @@ class RoundStart:
             round=rounds[0],
             head=run.head,
             frozen=run.frozen,
+            extra=frozenset(run.extra),
             each=each,
-            hyperparameters=hyperparameters,
+            hyperparameters=_differing(
+                group.hyperparameters, [group.runs[part.run].method for part in parts], positions
+            ),
         )
+
+
+def _differing(values: Tree, methods: Sequence[Method], positions: slice) -> Tree:
+    """The fields' values (n,) for the participants of a chunk, as far as its runs' methods differ in them."""
+    return {
+        name: leaf[positions] for name, leaf in values.items() if len({getattr(method, name) for method in methods}) > 1
+    }
 
 
 class _Tally:
@@ -301,7 +326,7 @@ class _Tally:
             self._counters[name] = torch.maximum(self._counters.get(name, largest), largest)
         add_weighted(self._message, result.message, of_message)
         self._losses.append(share * result.loss)
-        after = {**result.params, **result.buffers}
+        after = {**result.params, **result.buffers, **{TWIN + name: leaf for name, leaf in result.twin.items()}}
         for stored, new in ((state.states, result.state), (state.local, after)):
             for name, leaf in stored.items():
                 leaf.index_copy_(0, cohort_n, new[name])

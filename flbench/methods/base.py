@@ -180,8 +180,8 @@ class Method(Component):
 
     @property
     def is_personal(self) -> bool:
-        """Whether parts of the model stay on the clients."""
-        return overrides(type(self), "local_names")
+        """Whether clients are evaluated with models of their own."""
+        return any(overrides(type(self), hook) for hook in ("local_names", "twin", "predict", "personal"))
 
     @property
     def perturbs(self) -> bool:
@@ -312,6 +312,26 @@ class Method(Component):
     def local_names(self, model: nn.Module) -> frozenset[str]:
         """Return parameters and buffers that stay on the client: never sent, never averaged."""
         return frozenset()
+
+    def extra(self, x: Tree, head: str) -> Tree:
+        """Return further parameters, from the network's initial ones: they train with ``w`` and stay on the client."""
+        return {}
+
+    def twin(self) -> Method | None:
+        """Return how a client trains its second set of weights: by this method's hooks of local steps.
+
+        A twin starts as the initial weights and buffers, stays on the client, trains on the same batches with the
+        broadcast parameters as ``ctx.x``, has no state and no message, and is evaluated in place of the shared model.
+        """
+        return None
+
+    def personal(self, x: Tree, client: Tree) -> Tree:
+        """Return the shared parameters with which a client is evaluated, from those of ``evaluated`` and its state."""
+        return x
+
+    def predict(self, outputs: Outputs, w: Tree, client: Tree, server: Tree) -> Tensor:
+        """Return a client's logits in evaluations; ``server`` is what else it would receive, as in ``Context``."""
+        return outputs.logits_BY
 
 
 def overrides(method: type[Method], hook: str) -> bool:
