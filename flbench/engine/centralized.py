@@ -19,8 +19,8 @@ from flbench.engine.cuda_graph import GraphedFunction
 from flbench.engine.device_data import DeviceData, on_device, side_by_side
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.run import TrainingSetup
-from flbench.engine.server_round import watched
 from flbench.engine.trainer import RoundReport, Trainer
+from flbench.engine.tree_sums import watched
 from flbench.methods.base import Method, Tree, tmap
 
 

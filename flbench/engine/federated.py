@@ -27,8 +27,9 @@ from flbench.engine.hook_checks import CHECKED, checked
 from flbench.engine.randomness import without_draws
 from flbench.engine.run import RoundInputs, Run, TrainingSetup
 from flbench.engine.server_data import HeldByServer
-from flbench.engine.server_round import TWIN, RoundOutcome, RunGroup, RunState, server_round, tree_bytes
+from flbench.engine.server_round import TWIN, RoundOutcome, RunGroup, RunState, server_round
 from flbench.engine.trainer import RoundReport, Trainer
+from flbench.engine.tree_sums import tree_bytes
 from flbench.errors import UserError
 from flbench.methods.base import Method, Outputs, Tree, overrides
 from flbench.models.frozen import frozen_names

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from math import isfinite
 from operator import itemgetter
 from typing import Any
 
@@ -27,6 +26,7 @@ from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTas
 from flbench.engine.device_data import OwnBatch
 from flbench.engine.hooks import CLIENT_HOOKS
 from flbench.engine.run import RoundInputs, Run, own_batches
+from flbench.engine.tree_sums import add_weighted, is_averaged, joined_trees, tree_bytes, watched
 from flbench.methods.base import Method, ServerContext, Tree, overrides
 from flbench.sums import sum_in_order
 from flbench.tensor_streams import Random, client_keys, server_key
@@ -228,7 +228,7 @@ class RoundStart:
             if group.has_client_hooks:
                 trees["numbers"]["keys"] = client_keys(run.setup.seed, cohort_n, self.round_of(part.run))
             each.append(trees)
-        joined: dict[str, Any] = {name: _cat([trees[name] for trees in each]) for name in each[0]}
+        joined: dict[str, Any] = {name: joined_trees([trees[name] for trees in each]) for name in each[0]}
         numbers: dict[str, Any] = joined.pop("numbers")
         share, _, _, own_steps, relative_size = inputs.weights_5N[:, positions]
         for name in group.runs[0].shares:
@@ -256,7 +256,7 @@ class RoundStart:
                 for part in parts
             ]
             x = {name: init.params[name] for name in broadcast.x}
-            each = {"x": x, "server": _cat(servers), "lr": lr_n}
+            each = {"x": x, "server": joined_trees(servers), "lr": lr_n}
             if inputs.rounds is None or len(set(rounds)) > 1:
                 each["round"] = inputs.round_N[positions].to(group.dtype)
         return ClientTask(
@@ -334,7 +334,7 @@ class _Tally:
     def close(self, round: int | Tensor) -> RoundOutcome:
         """Take the server's step."""
         state, run = self._state, self._run
-        changes, delta = _cat(self._changes) if self._changes else {}, self._delta
+        changes, delta = joined_trees(self._changes) if self._changes else {}, self._delta
         # A weighted mean of equal numbers may differ from them in the last bit, so constants are copied.
         averaged = self._buffers | self._counters
         buffers = {name: averaged[name] if name in averaged else leaf.clone() for name, leaf in state.buffers.items()}
@@ -345,7 +345,7 @@ class _Tally:
         participation, clients = run.cohort_size / len(run.rows), len(run.rows)
         context = ServerContext(participation, round, run.head, random, clients, self._sent.x, data)
         if self._aggregates and state.x:
-            seen = _cat(self._gathered)
+            seen = joined_trees(self._gathered)
             messages = {name: seen[f"message/{name}"] for name in self._message}
             context = replace(context, losses_n=seen["losses"], counts_nY=seen["counts"], messages_n=messages)
             delta = run.method.aggregate(changes, seen["weights"].to(run.setup.images.dtype), context)
@@ -360,58 +360,3 @@ class _Tally:
             message_bytes=tree_bytes(self._message),
             client_params={name: state.x[name] + leaf for name, leaf in changes.items()} if self._keep else None,
         )
-
-
-def add_weighted(total: Tree, tree: Tree, weights_n: Tensor) -> None:
-    """Add sum_n weight_n * leaf_n to every leaf of ``total``, in place.
-
-    On a CPU clients are added one by one in ascending order, so that neither the executor nor the place where chunks
-    are cut changes a bit. On a GPU a product and a sum over the chunk need fewer kernels; they are no matrix product,
-    which TF32 would round.
-    """
-    if not total:
-        return
-    if weights_n.is_cpu:
-        sums, leaves = list(total.values()), [tree[name].unbind() for name in total]
-        for weight, of_client in zip(weights_n.tolist(), zip(*leaves, strict=True), strict=True):
-            torch._foreach_add_(sums, of_client, alpha=weight)
-        return
-    for name, leaf in total.items():
-        leaf.add_(weighted_sum(tree[name], weights_n))
-
-
-def weighted_sum(leaf_n: Tensor, weights_n: Tensor) -> Tensor:
-    """Return the sum of weight times leaf over the first axis, in the leaf's dtype."""
-    weights = weights_n.to(leaf_n.dtype) if leaf_n.is_floating_point() else weights_n
-    return (weights.view(-1, *[1] * (leaf_n.dim() - 1)) * leaf_n).sum(0).to(leaf_n.dtype)
-
-
-def watched(watch: Tree, leaves: Sequence[Tensor], loss: Tensor) -> Tree:
-    """Return ``watch`` with one more round, unless the loss or a parameter is, or was earlier, not finite.
-
-    Args:
-        watch: ``finite``, whether all was finite so far, and ``rounds``, how many rounds were.
-        leaves: all parameters after the round.
-        loss: of the round, 0-d.
-    """
-    totals = [leaf.sum() for leaf in leaves]
-    if loss.is_cpu:  # reading numbers takes half the time of torch's operations
-        numbers: list[Any] = [total.tolist() for total in (*totals, loss)]
-        finite = watch["finite"] & all(map(isfinite, numbers))
-    else:
-        finite = watch["finite"] & torch.isfinite(torch.stack(totals)).all() & torch.isfinite(loss)
-    return {"finite": finite, "rounds": watch["rounds"] + finite}
-
-
-def is_averaged(leaf: Tensor) -> bool:
-    """Return whether the mean over clients is taken of such numbers: of floating-point and complex ones."""
-    return leaf.is_floating_point() or leaf.is_complex()
-
-
-def tree_bytes(tree: Tree) -> int:
-    """Return the size of all leaves."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree.values())  # exact: whole numbers
-
-
-def _cat(trees: Sequence[Tree]) -> Tree:
-    return trees[0] if len(trees) == 1 else {name: torch.cat([tree[name] for tree in trees]) for name in trees[0]}

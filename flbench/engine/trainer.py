@@ -104,7 +104,7 @@ class Trainer(ABC):
         return None if finite == self.round - self._watched_from else self._watched_from + finite + 1
 
     def _open_watch(self) -> Tree:
-        """The counter of finite rounds, on the device (``server_round.watched``); a new one after loading a state."""
+        """The counter of finite rounds, on the device (``tree_sums.watched``); a new one after loading a state."""
         if not self._watch:
             like = self.images.train_labels_M
             self._watch = {"finite": like.new_ones((), dtype=torch.bool), "rounds": like.new_zeros(())}

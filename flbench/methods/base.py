@@ -314,15 +314,11 @@ class Method(Component):
         return frozenset()
 
     def extra(self, x: Tree, head: str) -> Tree:
-        """Return further parameters, from the network's initial ones: they train with ``w`` and stay on the client."""
+        """Return parameters besides the network's, from its initial ones: they train with ``w`` on the client alone."""
         return {}
 
     def twin(self) -> Method | None:
-        """Return how a client trains its second set of weights: by this method's hooks of local steps.
-
-        A twin starts as the initial weights and buffers, stays on the client, trains on the same batches with the
-        broadcast parameters as ``ctx.x``, has no state and no message, and is evaluated in place of the shared model.
-        """
+        """Return whose hooks of steps train a client's second set of weights, which stays on it and is evaluated."""
         return None
 
     def personal(self, x: Tree, client: Tree) -> Tree:
