@@ -95,7 +95,7 @@ class FederatedTrainer(Trainer):
         local_names = kept_by_method | buffers_that_are("local", network)
         self.x = {name: leaf for name, leaf in setup.params.items() if name not in local_names}
         self.buffers = {name: leaf for name, leaf in setup.buffers.items() if name not in local_names}
-        self.server = method.init_server(self.x)
+        self.server = method.init_server(self.x or setup.params)
         first_buffers = {name: leaf for name, leaf in setup.buffers.items() if name not in kept_by_method | frozen}
         self.states = _repeat(method.init_client(self.x, first_buffers), count)
         first = {**setup.params, **setup.buffers}
@@ -222,8 +222,8 @@ def _twin_of(method: Method) -> Method | None:
         return None
     if wrong := [hook for hook in CHECKED - _OF_STEPS if overrides(type(twin), hook)]:
         raise UserError(
-            f"the hook twin of {method.label()} returned {twin.label()}, whose hook {min(wrong)} a second set of weights "
-            "cannot have: it trains with hooks of local steps alone, such as penalty"
+            f"the hook twin of {method.label()} returned {twin.label()}, whose hook {min(wrong)} a second set of "
+            "weights cannot have: it trains with hooks of local steps alone, such as penalty"
         )
     return checked(twin)
 

@@ -69,10 +69,8 @@ def local_train(
         statistics: Tree = {}
         if task.method.statistics:
             trained = params, {**buffers, **frozen}
-            params_there, buffers_there = (
-                trained if task.method.statistics_of == "trained" else (start.params, start.buffers)
-            )
-            model = lifted.of_network(params_there), buffers_there
+            w, seen = trained if task.method.statistics_of == "trained" else (start.params, start.buffers)
+            model = lifted.of_network(w), seen
             with evaluating([passes.network]), autocast(start.counts_Y.device, task.autocast):
                 statistics = class_statistics(
                     lambda images: at_least_float(passes.forward(*model, images)[0]),

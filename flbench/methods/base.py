@@ -202,7 +202,7 @@ class Method(Component):
         return self
 
     def init_server(self, x: Tree) -> Tree:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round; ``x`` has all parameters if none is shared."""
         return {}
 
     def init_client(self, x: Tree, buffers: Tree) -> Tree:

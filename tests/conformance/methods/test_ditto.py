@@ -129,7 +129,7 @@ class OfNothing(Method):
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (OfFedDyn(), "returned feddyn, whose hook finish a second set of weights cannot have"),
+        (OfFedDyn(), "returned feddyn, whose hook delta_weights a second set of weights cannot have"),
         (OfNothing(), "returned 1.0; expected a method, or None"),
     ],
 )
