@@ -287,7 +287,7 @@ def _with_pixels_last(work: ChunkJob) -> ChunkJob:
         return {name: pixels_last(leaf) if leaf.dim() >= 4 else leaf for name, leaf in tree.items()}
 
     init, task = work.init, work.task
-    trees = {name: laid_out(getattr(init, name)) for name in ("params", "buffers", "state", "twin")}
+    trees: dict[str, Any] = {name: laid_out(getattr(init, name)) for name in ("params", "buffers", "state", "twin")}
     each = {name: laid_out(value) if isinstance(value, dict) else value for name, value in task.each.items()}
     shared: dict[str, Any] = {"x": laid_out(task.x), "server": laid_out(task.server), "each": each}
     twin = work.twin if work.twin is None else replace(work.twin, **shared)

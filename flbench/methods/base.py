@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from flbench.methods.personal_hooks import PersonalHooks
 from flbench.methods.values import Cohort as Cohort
 from flbench.methods.values import Outputs as Outputs
 from flbench.methods.values import ServerData as ServerData
@@ -139,7 +140,7 @@ class ServerContext:
 
 @METHODS.register("fedavg")
 @dataclass(frozen=True)
-class Method(Component):
+class Method(PersonalHooks, Component):
     """FedAvg: x <- x + server_lr * delta (McMahan et al. 2017, Algorithm 1, at server_lr = 1)."""
 
     #: What the method computes and where that is written, for programs (``flbench show methods --json``).
@@ -312,22 +313,6 @@ class Method(Component):
     def local_names(self, model: nn.Module) -> frozenset[str]:
         """Return parameters and buffers that stay on the client: never sent, never averaged."""
         return frozenset()
-
-    def extra(self, x: Tree, head: str) -> Tree:
-        """Return parameters besides the network's, from its initial ones: they train with ``w`` on the client alone."""
-        return {}
-
-    def twin(self) -> Method | None:
-        """Return whose hooks of steps train a client's second set of weights, which stays on it and is evaluated."""
-        return None
-
-    def personal(self, x: Tree, client: Tree) -> Tree:
-        """Return the shared parameters with which a client is evaluated, from those of ``evaluated`` and its state."""
-        return x
-
-    def predict(self, outputs: Outputs, w: Tree, client: Tree, server: Tree) -> Tensor:
-        """Return a client's logits in evaluations; ``server`` is what else it would receive, as in ``Context``."""
-        return outputs.logits_BY
 
 
 def overrides(method: type[Method], hook: str) -> bool:

@@ -79,5 +79,6 @@ class FedProto(Method):
         known_Y = server["known"] > 0
         squared_BY = ((outputs.features_BD.unsqueeze(1) - server["prototypes"]) ** 2).sum(-1)
         farthest = (squared_BY * known_Y).amax(1, keepdim=True) + 1
-        near_BY = -squared_BY.where(known_Y, farthest)
-        return near_BY.where(known_Y.any(), outputs.logits_BY)
+        near_BY: Tensor = -squared_BY.where(known_Y, farthest)
+        logits_BY: Tensor = near_BY.where(known_Y.any(), outputs.logits_BY)
+        return logits_BY

@@ -39,5 +39,5 @@ class FedRep(FedPer):
         steps_of_head = (1 - self.body) * ctx.steps
         is_head = name.startswith(ctx.head.removesuffix("weight"))
         # Half a step apart, so that rounding errors of the product decide nothing.
-        trains = ctx.step + 0.5 < steps_of_head if is_head else ctx.step + 0.5 >= steps_of_head
-        return 1.0 * trains
+        trains: float | Tensor = 1.0 * (ctx.step + 0.5 < steps_of_head if is_head else ctx.step + 0.5 >= steps_of_head)
+        return trains

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from textwrap import indent
+
 import numpy as np
 
 from flbench.testing import check_method
@@ -62,3 +65,10 @@ def test_fedrod(executor: str) -> None:
 
 def test_fedrod_is_trained_alike_in_every_way() -> None:
     check_method(FedRoD())
+
+
+def test_the_page_shows_the_hooks_of_the_plug_in() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+    shown = page.partition("<!-- part of tests/method_plugins/fedrod.py -->\n```text\n")[2].partition("```")[0]
+    source = (Path(__file__).parent / "fedrod.py").read_text(encoding="utf-8")
+    assert shown and indent(shown, "    ").strip() in source
