@@ -140,7 +140,7 @@ class ServerContext:
 
 @METHODS.register("fedavg")
 @dataclass(frozen=True)
-class Method(PersonalHooks, Component):
+class Method(Component, PersonalHooks):
     """FedAvg: x <- x + server_lr * delta (McMahan et al. 2017, Algorithm 1, at server_lr = 1)."""
 
     #: What the method computes and where that is written, for programs (``flbench show methods --json``).
