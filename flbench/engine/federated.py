@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -217,7 +217,7 @@ _OF_STEPS = {"teachers", "logits", "loss", "penalty", "perturbed", "direction", 
 
 def _twin_of(method: Method) -> Method | None:
     """The method that trains the clients' second sets of weights, if there is one."""
-    twin = method.twin()
+    twin = cast(Method | None, method.twin())  # as its check has found
     if twin is None:
         return None
     if wrong := [hook for hook in CHECKED - _OF_STEPS if overrides(type(twin), hook)]:

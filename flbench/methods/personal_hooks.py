@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flbench.methods.base import Method, Outputs, Tree
+    from flbench.methods.values import Outputs, Tree
+    from flbench.registry import Component
 
 
 class PersonalHooks:
@@ -24,7 +25,7 @@ class PersonalHooks:
         """
         return {}
 
-    def twin(self) -> Method | None:
+    def twin(self) -> Component | None:
         """Return the method whose hooks train a second set of weights on each client, with buffers of its own.
 
         It starts as the initial weights, stays on the client, and takes as many steps on the same batches. Its hooks

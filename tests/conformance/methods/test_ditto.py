@@ -140,11 +140,13 @@ def test_a_wrong_twin_is_refused(method: Method, message: str) -> None:
 
 MUTATIONS = mutations_of(
     "ditto",
-    ("no pull", "mu=self.lam", "mu=0.0"),
-    ("twice the pull", "mu=self.lam", "mu=2 * self.lam"),
-    ("half the pull", "mu=self.lam", "mu=self.lam / 2"),
-    ("FedProx's default", "mu=self.lam", ""),
-    ("lam by default", "= 1.0", "= 0.1"),
-    ("no model of the client's own", "return FedProx(mu=self.lam)", "return None"),
+    ("no pull", "+ self.lam * (leaf - x)", "+ 0.0 * (leaf - x)"),
+    ("twice the pull", "lam=self.lam", "lam=2 * self.lam"),
+    ("half the pull", "+ self.lam * (leaf - x)", "+ self.lam / 2 * (leaf - x)"),
+    ("pushed away", "(leaf - x)", "(x - leaf)"),
+    ("the pull alone", "gradient + self.lam", "self.lam"),
+    ("always the default", "lam=self.lam", ""),
+    ("lam by default", "Field(ge=0)] = 1.0", "Field(ge=0)] = 0.1"),
+    ("no model of the client's own", "return Pulled(lam=self.lam)", "return None"),
     ("statistics of a policy", "keeps_statistics: ClassVar[bool] = True", "keeps_statistics: ClassVar[bool] = False"),
 )
