@@ -29,6 +29,7 @@ class ClientTask:
         autocast: dtype of mixed precision, or None.
         round: number of the round, plain or 0-d. ``head``: name of the head's weight.
         frozen: names of what no client changes and no method sees (``models.frozen``).
+        extra: names of the parameters that the method adds to the network's.
         each: empty for clients of one run. For a stack of clients of several runs, what differs between them, with the
             leading axis N: ``x``, ``server``, ``lr`` and, unless it is a plain number, ``round``.
         hyperparameters: the method's fields that differ between the runs, likewise.
@@ -42,6 +43,7 @@ class ClientTask:
     round: int | Tensor = 0
     head: str = ""
     frozen: frozenset[str] = frozenset()
+    extra: frozenset[str] = frozenset()
     each: Mapping[str, Any] = field(default_factory=dict)
     hyperparameters: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -59,6 +61,7 @@ class ClientInit:
         steps: number of local steps; a tensor (N,) of floats for a stack whose clients take unequal numbers.
         relative_size: number of training samples over the mean of all clients of the run.
         keys: of the hooks' random numbers; None if no hook draws any.
+        twin: parameters and buffers of the second set of weights, as far as the client keeps them; empty without one.
     """
 
     params: Tree
@@ -69,11 +72,12 @@ class ClientInit:
     steps: int | Tensor
     relative_size: Tensor
     keys: Tensor | None = None
+    twin: Tree = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What ``ClientInit`` holds, after training; the message; the mean training loss of the steps.
+    """What ``ClientInit`` holds, after training; the message; the mean training loss of the steps; the twin likewise.
 
     ``buffers`` has nothing that is frozen. ``sent`` is what the method sends in place of the change of the shared
     parameters; empty: the change itself.
@@ -86,6 +90,7 @@ class ClientResult:
     message: Tree
     loss: Tensor
     sent: Tree = field(default_factory=dict)
+    twin: Tree = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -93,12 +98,14 @@ class ChunkJob:
     """The local training of one chunk of clients: what they share, how they start, and their batches.
 
     ``own`` is all of their training data, of which class statistics are computed; empty if the method asks for none.
+    ``twin`` is what they share in the training of their second sets of weights.
     """
 
     task: ClientTask
     init: ClientInit
     batches: StackedBatches
     own: Iterable[OwnBatch] = ()
+    twin: ClientTask | None = None
 
 
 #: Returns the job of the clients at these positions. It may be called in any thread, ahead of the chunk that is

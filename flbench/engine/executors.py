@@ -28,7 +28,7 @@ from flbench.engine.conv_tuner import ConvTuner, convolutions_of, convolve
 from flbench.engine.cuda_graph import GraphedFunction, Recorder, Trial
 from flbench.engine.dense_stack import dense_layers
 from flbench.engine.gradients import Passes, autocast
-from flbench.engine.local import local_train
+from flbench.engine.local import local_train, with_twin
 from flbench.errors import out_of_memory
 from flbench.methods.base import Tree, tmap
 from flbench.models.convolutions import pixels_last
@@ -46,6 +46,14 @@ EVALUATION_BATCH = 500
 CORE_EVALUATION_BATCH = 100
 
 
+#: From the features (B, D) and logits (B, Y) of a batch to the logits that are evaluated.
+Predicted = Callable[[Tensor, Tensor], Tensor]
+
+
+def _logits_alone(features_BD: Tensor, logits_BY: Tensor) -> Tensor:
+    return logits_BY
+
+
 class Executor(Protocol):
     """What both executors can do."""
 
@@ -55,9 +63,16 @@ class Executor(Protocol):
         """Train a number of clients chunk by chunk, in order."""
 
     def predict(
-        self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
+        self,
+        models: Sequence[tuple[Tree, Tree]],
+        images: Tensor,
+        prepare: Callable[[Tensor], Tensor],
+        each: Sequence[Predicted] | None = None,
     ) -> Tensor:
-        """Return logits (models, images, Y) in evaluation mode of models given as (parameters, buffers)."""
+        """Return logits (models, images, Y) in evaluation mode of models given as (parameters, buffers).
+
+        ``each`` makes the logits of a model from its outputs; None: they are the network's own.
+        """
 
 
 class LoopExecutor:
@@ -96,33 +111,45 @@ class LoopExecutor:
                 buffers=tmap(_pixels_last, init.buffers),
                 state=tmap(_pixels_last, init.state),
                 velocity=tmap(_pixels_last, init.velocity),
+                twin=tmap(_pixels_last, init.twin),
             )
             start = {name: init.params[name] for name in work.task.x}
-            task = replace(work.task, x=start, server=tmap(_pixels_last, work.task.server))
+            shared: dict[str, Any] = {"x": start, "server": tmap(_pixels_last, work.task.server)}
+            twin = work.twin if work.twin is None else replace(work.twin, **shared)
+            ready = ChunkJob(replace(work.task, **shared), init, work.batches, twin=twin)
             steps: Iterable[tuple[Tensor, Tensor]] = zip(images, labels, strict=True)
             if work.batches.sizes_EN is not None:
                 sizes = work.batches.sizes_EN[:, 0].tolist()
                 steps = [(x[:size], y[:size]) for (x, y), size in zip(steps, sizes, strict=True)]
             keys = repeat(None) if work.batches.keys_EN is None else work.batches.keys_EN[:, 0]
-            every = ((x, y, None, key) for (x, y), key in zip(steps, keys, strict=False))
+            every = [(x, y, None, key) for (x, y), key in zip(steps, keys, strict=False)]
             own = ((_pixels_last(x[0]), y[0], there[0]) for x, y, there in work.own)
-            result = local_train(seat, lambda hook: hook, task, init, every, own)
+            result = local_train(seat, lambda hook: hook, ready.task, init, every, own)
+            result = with_twin(result, seat, lambda hook: hook, ready, lambda: every)
             return map_tensors(result, lambda leaf: leaf.unsqueeze(0))
 
         for position, result in enumerate(self._map(one, range(clients))):
             yield slice(position, position + 1), result
 
     def predict(
-        self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
+        self,
+        models: Sequence[tuple[Tree, Tree]],
+        images: Tensor,
+        prepare: Callable[[Tensor], Tensor],
+        each: Sequence[Predicted] | None = None,
     ) -> Tensor:
-        ready = [(tmap(_pixels_last, params), tmap(_pixels_last, buffers)) for params, buffers in models]
+        each = each or [_logits_alone] * len(models)
+        ready = [
+            (tmap(_pixels_last, params), tmap(_pixels_last, buffers), of)
+            for (params, buffers), of in zip(models, each, strict=True)
+        ]
 
-        def one(job: tuple[tuple[Tree, Tree], Tensor], seat: Passes) -> Tensor:
-            (params, buffers), batch = job
+        def one(job: tuple[tuple[Tree, Tree, Predicted], Tensor], seat: Passes) -> Tensor:
+            (params, buffers, of), batch = job
             seat.network.eval()
             pixels = _pixels_last(prepare(batch))
             with torch.no_grad(), autocast(batch.device, self._autocast):
-                return seat.forward(params, buffers, pixels)[1]
+                return of(*seat.forward(params, buffers, pixels))
 
         parts = torch.split(images, CORE_EVALUATION_BATCH)
         logits = list(self._map(one, [(model, part) for model in ready for part in parts]))
@@ -184,6 +211,7 @@ class StackedExecutor:
                 if not self._network.training:  # walking through its modules takes a hundredth of a small round
                     self._network.train()
                 result = local_train(self._passes, vmap, work.task, work.init, work.batches.steps(), work.own)
+                result = with_twin(result, self._passes, vmap, work, work.batches.steps)
             except RuntimeError as error:
                 if not repeat:  # within a recording: the whole round has to be repeated
                     raise
@@ -195,7 +223,8 @@ class StackedExecutor:
     def first_step(self, job: ChunkJob) -> None:
         """Train one step of a chunk, and drop the result."""
         self._network.train()
-        local_train(self._passes, vmap, job.task, job.init, islice(job.batches.steps(), 1), job.own)
+        result = local_train(self._passes, vmap, job.task, job.init, islice(job.batches.steps(), 1), job.own)
+        with_twin(result, self._passes, vmap, job, lambda: islice(job.batches.steps(), 1))
 
     def tune(self, kind: Hashable, trial: Trial) -> None:
         """Choose how the stacks of rounds of this kind convolve, if there is a tuner."""
@@ -220,25 +249,36 @@ class StackedExecutor:
         _log.warning("out of memory with %d clients in a stack; continuing with %d", chunk, self.chunk)
 
     def predict(
-        self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
+        self,
+        models: Sequence[tuple[Tree, Tree]],
+        images: Tensor,
+        prepare: Callable[[Tensor], Tensor],
+        each: Sequence[Predicted] | None = None,
     ) -> Tensor:
         logits = []
-        for params, buffers in models:
+        for number, (params, buffers) in enumerate(models):
             for part in torch.split(images, EVALUATION_BATCH):
                 trees = [params, buffers, {"pixels": prepare(part)}]
-                out = self._evaluate(trees) if self._graphed is None else self._graphed(len(part), trees)
-                logits.append(out[0]["logits"])
+                if each is not None:  # of features, too, which no graph returns
+                    logits.append(each[number](*self._outputs(trees)))
+                else:
+                    out = self._evaluate(trees) if self._graphed is None else self._graphed(len(part), trees)
+                    logits.append(out[0]["logits"])
         return torch.cat(logits).view(len(models), len(images), -1)
 
     def _evaluate(self, trees: Sequence[Tree]) -> list[Tree]:
-        """Logits of one model on one batch, from its parameters, its buffers and the pixels."""
+        """The function that is recorded."""
+        return [{"logits": self._outputs(trees)[1]}]
+
+    def _outputs(self, trees: Sequence[Tree]) -> tuple[Tensor, Tensor]:
+        """Features and logits of one model on one batch, from its parameters, its buffers and the pixels."""
         params, buffers, pixels = trees[0], trees[1], trees[2]["pixels"]
         if self.pixels_last:
             params, buffers = tmap(_pixels_last, params), tmap(_pixels_last, buffers)
             pixels = _pixels_last(pixels)
         self._network.eval()
         with torch.no_grad(), autocast(pixels.device, self._autocast):
-            return [{"logits": self._forward_one(params, buffers, pixels)[1]}]
+            return self._forward_one(params, buffers, pixels)
 
 
 def _with_pixels_last(work: ChunkJob) -> ChunkJob:
@@ -248,18 +288,15 @@ def _with_pixels_last(work: ChunkJob) -> ChunkJob:
         return {name: pixels_last(leaf) if leaf.dim() >= 4 else leaf for name, leaf in tree.items()}
 
     init, task = work.init, work.task
-    init = replace(
-        init,
-        params=laid_out(init.params),
-        buffers=laid_out(init.buffers),
-        state=laid_out(init.state),
-        velocity=laid_out(init.velocity),
-    )
+    names = ("params", "buffers", "state", "velocity", "twin")
+    trees: dict[str, Any] = {name: laid_out(getattr(init, name)) for name in names}
     each = {name: laid_out(value) if isinstance(value, dict) else value for name, value in task.each.items()}
-    task = replace(task, x=laid_out(task.x), server=laid_out(task.server), each=each)
+    shared: dict[str, Any] = {"x": laid_out(task.x), "server": laid_out(task.server), "each": each}
+    twin = work.twin if work.twin is None else replace(work.twin, **shared)
     raw = work.batches.raw_ENBCHW
+    batches = replace(work.batches, raw_ENBCHW=pixels_last(raw) if raw.dim() == 6 else raw)
     own = ((pixels_last(images) if images.dim() >= 5 else images, labels, there) for images, labels, there in work.own)
-    return ChunkJob(task, init, replace(work.batches, raw_ENBCHW=pixels_last(raw) if raw.dim() == 6 else raw), own)
+    return ChunkJob(replace(task, **shared), replace(init, **trees), batches, own, twin)
 
 
 def _pixels_last(x: Tensor) -> Tensor:

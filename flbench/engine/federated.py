@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,16 +24,18 @@ from flbench.engine.cuda_round import RecordedRounds
 from flbench.engine.device_data import own_rows
 from flbench.engine.executors import Executor, StackedExecutor
 from flbench.engine.finetuning import finetuned
-from flbench.engine.hook_checks import checked
+from flbench.engine.hook_checks import CHECKED, checked
 from flbench.engine.local_steps import DrawSteps
 from flbench.engine.randomness import without_draws
 from flbench.engine.run import UNIFORM, RoundInputs, Run, TrainingSetup
 from flbench.engine.server_data import HeldByServer
-from flbench.engine.server_round import RoundOutcome, RunGroup, RunState, server_round, tree_bytes
+from flbench.engine.server_round import TWIN, RoundOutcome, RunGroup, RunState, server_round
 from flbench.engine.trainer import RoundReport, Trainer
+from flbench.engine.tree_sums import tree_bytes
 from flbench.errors import UserError
-from flbench.methods.base import Method, Tree
+from flbench.methods.base import Method, Outputs, Tree, overrides
 from flbench.models.frozen import frozen_names
+from flbench.models.layers import at_least_float
 from flbench.models.network import buffer_updates, buffers_that_are, head_weight
 from flbench.sums import sum_in_order
 
@@ -79,6 +81,8 @@ class FederatedTrainer(Trainer):
         if method.trains_head and head in frozen:
             raise UserError(f"{method.label()} trains the rows of the head, and the model's {head} is frozen")
         constants, receive_shares = buffers_that_are("constants", network), buffers_that_are("shares", network)
+        twin = _twin_of(method)
+        extra = method.extra(setup.params, head)
         self.run = Run(
             setup,
             method,
@@ -96,17 +100,25 @@ class FederatedTrainer(Trainer):
             own_rows(shards.train).to(self.device) if method.statistics else None,
             sampler,
             draw_steps,
+            twin,
+            tuple(extra),
         )
         kept_by_method = method.local_names(network) - frozen  # equal on all clients
         local_names = kept_by_method | buffers_that_are("local", network)
         self.x = {name: leaf for name, leaf in setup.params.items() if name not in local_names}
         self.buffers = {name: leaf for name, leaf in setup.buffers.items() if name not in local_names}
-        self.server = method.init_server(self.x)
+        self.server = method.init_server(self.x or setup.params)
         first_buffers = {name: leaf for name, leaf in setup.buffers.items() if name not in kept_by_method | frozen}
         self.states = _repeat(method.init_client(self.x, first_buffers), count)
-        own = {name: leaf for name, leaf in {**setup.params, **setup.buffers}.items() if name in local_names}
+        first = {**setup.params, **setup.buffers}
+        own = {**{name: leaf for name, leaf in first.items() if name in local_names}, **extra}
+        if twin is not None:
+            own |= {TWIN + name: leaf for name, leaf in first.items() if name not in constants}
         self.local = _repeat(own, count)
-        self.velocity = _repeat(setup.sgd.first_state(setup.params), count)
+        self.velocity = _repeat(setup.sgd.first_state({**setup.params, **extra}), count)
+        hooks = ("twin", "predict", "personal")
+        #: Whether clients have models of their own in evaluations.
+        self.is_personal = bool(local_names) or any(overrides(type(method), hook) for hook in hooks)
         self._shards, self._finetune = shards, finetune
         self._test_rows = [self._to_device(rows) for rows in shards.test]
         moving = {name: leaf for name, leaf in self.buffers.items() if name not in constants}
@@ -125,11 +137,30 @@ class FederatedTrainer(Trainer):
 
     def model(self, client: int) -> tuple[Tree, Tree]:
         """Return the parameters and buffers that are evaluated: the server's, with those that stay on the client."""
-        own = {name: leaf[client] for name, leaf in self.local.items()}
-        x = self.run.method.evaluated(self.x, self.server)
+        own, method, setup = self._of_client(self.local, client), self.run.method, self.run.setup
+        own |= {name.removeprefix(TWIN): leaf for name, leaf in own.items() if name.startswith(TWIN)}
+        x = method.evaluated(self.x, self.server)
+        if overrides(type(method), "personal"):
+            x = method.personal(x, self._of_client(self.states, client))
         params, buffers = {**x, **own}, {**self.buffers, **own}
-        setup = self.run.setup
         return {n: params[n] for n in setup.params}, {n: buffers[n] for n in setup.buffers}
+
+    @staticmethod
+    def _of_client(tree: Tree, client: int) -> Tree:
+        return {name: leaf[client] for name, leaf in tree.items()}
+
+    def _logits(self, models: Mapping[int, tuple[Tree, Tree]], images: Tensor) -> Tensor:
+        """The logits (models, images, Y) of clients' models, as the method predicts with them."""
+        method = self.run.method
+        if not overrides(type(method), "predict"):
+            return self.executor.predict([*models.values()], images, self.images.prepare)
+        server = method.broadcast(self.x, self.server)[1]
+        each = []
+        for client, model in models.items():
+            w = {**model[0], **{name: self.local[name][client] for name in self.run.extra}}
+            state = self._of_client(self.states, client)
+            each.append(partial(_predicted, method, w=w, client=state, server=server))
+        return self.executor.predict([*models.values()], images, self.images.prepare, each)
 
     def run_state(self) -> RunState:
         """Return what the coming round changes."""
@@ -163,17 +194,17 @@ class FederatedTrainer(Trainer):
 
     def _measure(self) -> metrics.Record:
         labels = self.images.test_labels_M
-        models = [self.model(client) for client in range(len(self._shards.train) if self.local else 1)]
-        logits = self.executor.predict(models, self.images.test_MCHW, self.images.prepare)
-        if self.local:
+        models = {client: self.model(client) for client in range(len(self._shards.train) if self.is_personal else 1)}
+        logits = self._logits(models, self.images.test_MCHW)
+        if self.is_personal:
             record = metrics.personal_models(logits, labels, self._test_rows)
         else:
             record = metrics.shared_model(logits[0], labels, self._test_rows)
         accuracies = []  # of each client's model on its held-out training rows
         for client, rows in enumerate(self._shards.val):
             if len(rows):
-                own, model = self._to_device(rows), models[client if self.local else 0]
-                logits = self.executor.predict([model], self.images.train_MCHW[own], self.images.prepare)[0]
+                own, model = self._to_device(rows), models[client if self.is_personal else 0]
+                logits = self._logits({client: model}, self.images.train_MCHW[own])[0]
                 accuracies.append(float((logits.argmax(-1) == self.images.train_labels_M[own]).cpu().double().mean()))
         if accuracies:
             record["val_acc"] = sum_in_order(accuracies) / len(accuracies)
@@ -181,16 +212,12 @@ class FederatedTrainer(Trainer):
 
     def _measure_finetuned(self) -> metrics.Record:
         """The accuracy of each client's fine-tuned model on its own test shard."""
+        own: list[float | None] = []
         tuned = finetuned(self.run, self.model, self._finetune, self.round)
-        return metrics.finetuned_models([self._accuracy(*each) for each in zip(tuned, self._test_rows, strict=True)])
-
-    def _accuracy(self, model: tuple[Tree, Tree], rows: Tensor) -> float | None:
-        """The accuracy of a model on some rows of the test set; None without rows."""
-        images = self.images
-        if not len(rows):
-            return None
-        logits = self.executor.predict([model], images.test_MCHW[rows], images.prepare)[0]
-        return metrics.accuracy(logits, images.test_labels_M[rows])
+        for client, (model, rows) in enumerate(zip(tuned, self._test_rows, strict=True)):
+            logits = self._logits({client: model}, self.images.test_MCHW[rows])[0] if len(rows) else None
+            own.append(None if logits is None else metrics.accuracy(logits, self.images.test_labels_M[rows]))
+        return metrics.finetuned_models(own)
 
     def _trees(self) -> dict[str, Tree]:
         kept = ("velocity",) if self.velocity else ()  # not in checkpoints of other runs, older ones among them
@@ -198,6 +225,30 @@ class FederatedTrainer(Trainer):
 
     def _to_device(self, rows: Rows) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(rows)).to(self.device)
+
+
+#: The hooks that a twin's method may have: it has no state, no message and no broadcast of its own.
+_OF_STEPS = {"teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "rates"}
+
+
+def _twin_of(method: Method) -> Method | None:
+    """The method that trains the clients' second sets of weights, if there is one."""
+    twin = cast(Method | None, method.twin())  # as its check has found
+    if twin is None:
+        return None
+    if wrong := [hook for hook in CHECKED - _OF_STEPS if overrides(type(twin), hook)]:
+        raise UserError(
+            f"the hook twin of {method.label()} returned {twin.label()}, whose hook {min(wrong)} a second set of "
+            "weights cannot have: it trains with hooks of local steps alone, such as penalty"
+        )
+    return checked(twin)
+
+
+def _predicted(
+    method: Method, features_BD: Tensor, logits_BY: Tensor, *, w: Tree, client: Tree, server: Tree
+) -> Tensor:
+    outputs = Outputs(at_least_float(features_BD), at_least_float(logits_BY))
+    return method.predict(outputs, w, client, server)
 
 
 def step_together(

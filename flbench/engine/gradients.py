@@ -79,7 +79,7 @@ class ByAutograd:
     ) -> tuple[Tensor, Tree]:
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
         with autocast(images.device, self._autocast):
-            features, logits = self._passes.forward(leaves, buffers, images)
+            features, logits = self._passes.forward(self._lifted.of_network(leaves), buffers, images)
         loss, objective = self._lifted.loss_terms(leaves, target, features, logits, taught)
         grads = torch.autograd.grad(
             objective, list(leaves.values()), torch.ones_like(objective), allow_unused=True, materialize_grads=True
@@ -129,8 +129,11 @@ class ByHand:
         of_features, of_logits, *own = torch.autograd.grad(
             objective, [features, logits, *leaves.values()], torch.ones_like(objective), allow_unused=True
         )
-        grads = self._stack.backward(params, torch.zeros_like(logits) if of_logits is None else of_logits, of_features)
+        of_logits = torch.zeros_like(logits) if of_logits is None else of_logits
+        grads = self._stack.backward(self._lifted.of_network(params), of_logits, of_features)
         added = {name: leaf for name, leaf in zip(leaves, own, strict=True) if leaf is not None}
+        if len(grads) < len(leaves):  # the method has parameters of its own
+            grads |= {name: torch.zeros_like(leaf) for name, leaf in leaves.items() if name not in grads}
         return loss.detach(), {name: leaf + added[name] if name in added else leaf for name, leaf in grads.items()}
 
     def losses(self, notes: Sequence[Any]) -> Sequence[Tensor]:

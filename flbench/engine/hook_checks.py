@@ -19,7 +19,18 @@ from torch import Tensor
 from flbench.engine.randomness import generator_states, moved
 from flbench.errors import PROCESS_ENDS, UserError, out_of_memory
 from flbench.messages import hook_at, reason
-from flbench.methods.base import Batch, Batches, Cohort, Context, Forward, Method, ServerContext, Tree, overrides
+from flbench.methods.base import (
+    Batch,
+    Batches,
+    Cohort,
+    Context,
+    Forward,
+    Method,
+    Outputs,
+    ServerContext,
+    Tree,
+    overrides,
+)
 
 _TREE = "a dict of tensors by name"
 
@@ -274,6 +285,23 @@ def _local_names(value: Any, model: Any) -> str | None:
     return f"{unknown[0]!r}; expected some of {_names(known)}" if unknown else None
 
 
+def _extra(value: Any, x: Tree, head: str) -> str | None:
+    if problem := _tree(value):
+        return problem
+    same = sorted(value.keys() & x.keys())
+    return f"{same[0]!r}, the name of a parameter of the network; expected other names" if same else None
+
+
+def _twin(value: Any) -> str | None:
+    return None if value is None or isinstance(value, Method) else f"{_what(value)}; expected a method, or None"
+
+
+def _predict(value: Any, outputs: Outputs, *_: Any) -> str | None:
+    if isinstance(value, Tensor) and value.shape == outputs.logits_BY.shape:
+        return None
+    return f"{_what(value)}; expected {_what(outputs.logits_BY)}, that of the logits"
+
+
 #: For each hook: what is wrong with a value, given the arguments of the call; None if it is valid.
 _CHECKS: dict[str, Callable[..., str | None]] = {
     "local_names": _local_names,
@@ -297,4 +325,11 @@ _CHECKS: dict[str, Callable[..., str | None]] = {
     "aggregate": _aggregate,
     "server_step": _server_step,
     "evaluated": _like_first,
+    "extra": _extra,
+    "twin": _twin,
+    "personal": _like_first,
+    "predict": _predict,
 }
+
+#: The names of all hooks.
+CHECKED = frozenset(_CHECKS)

@@ -68,7 +68,7 @@ class LiftedHooks:
         teachers: the parameters and buffers of each teacher by its name.
         perturbs: whether the method perturbs the weights.
         trains: whether it replaces the steps.
-        own_loss: whether the loss is another one than the mean cross-entropy of the logits.
+        own_loss: whether the loss is another one than the mean cross-entropy of the logits, or has other parameters.
     """
 
     def __init__(self, method: Method, lift: Lift, task: ClientTask, start: ClientInit) -> None:
@@ -93,9 +93,14 @@ class LiftedHooks:
         self._stacked = start.relative_size.dim() == 1
         self._all_clients: tuple[Method, Context] | None = None
         self._own = {hook for hook in CLIENT_HOOKS if overrides(type(method), hook)}
+        self._extra = task.extra
         self.perturbs, self.trains = "perturbed" in self._own, "train" in self._own
-        self.own_loss = bool(self._own & {"logits", "loss", "penalty"})
+        self.own_loss = bool(self._own & {"logits", "loss", "penalty"}) or bool(self._extra)
         self.teachers = self._teachers(start) if "teachers" in self._own else {}
+
+    def of_network(self, tree: Tree) -> Tree:
+        """Return the network's own leaves of a tree of parameters."""
+        return {name: leaf for name, leaf in tree.items() if name not in self._extra} if self._extra else tree
 
     def _apply(self, hook: str, *trees: Any) -> Any:
         """``hook(*trees, ctx)`` with each client's own context and hyperparameters."""
@@ -157,7 +162,8 @@ class LiftedHooks:
     def _teachers(self, start: ClientInit) -> dict[str, tuple[Tree, Tree]]:
         with torch.no_grad():
             given: dict[str, Tree] = self._apply("teachers")
-        known = start.params.keys() | start.buffers.keys()
+        params = self.of_network(start.params)
+        known = params.keys() | start.buffers.keys()
         for teacher, tree in given.items():
             if unknown := sorted(tree.keys() - known):
                 raise UserError(
@@ -169,7 +175,7 @@ class LiftedHooks:
             whole = {**own, **tree}
             return {name: _laid_out(whole[name], leaf) for name, leaf in own.items()}
 
-        return {teacher: (part(tree, start.params), part(tree, start.buffers)) for teacher, tree in given.items()}
+        return {teacher: (part(tree, params), part(tree, start.buffers)) for teacher, tree in given.items()}
 
     def loss_terms(
         self,

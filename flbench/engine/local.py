@@ -8,14 +8,15 @@ Shape suffixes: N clients (absent for one), E local steps, B batch, Y classes, D
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial, reduce
 
 import torch
 from torch import Tensor
 
 from flbench.engine.class_statistics import class_statistics
-from flbench.engine.clients import ClientInit, ClientResult, ClientTask
+from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTask
 from flbench.engine.device_data import OwnBatch
 from flbench.engine.gradients import Passes, autocast, evaluating, gradient_of
 from flbench.engine.hooks import Lift, LiftedHooks
@@ -59,7 +60,7 @@ def local_train(
     if lifted.trains:
         params, velocity = tmap(torch.clone, start.params), start.velocity
         steps = [(images, labels, key) for images, labels, _, key in batches]
-        training = OwnTraining(steps, passes, params.keys(), buffers, frozen, task.autocast)
+        training = OwnTraining(steps, passes, lifted.of_network(params).keys(), buffers, frozen, task.autocast)
         params, loss = lifted.train(params, training, training.forward)
     else:
         params, buffers, velocity, loss = _steps(passes, lift, lifted, task, start, batches, buffers, frozen)
@@ -68,7 +69,8 @@ def local_train(
         statistics: Tree = {}
         if task.method.statistics:
             trained = params, {**buffers, **frozen}
-            model = trained if task.method.statistics_of == "trained" else (start.params, start.buffers)
+            w, seen = trained if task.method.statistics_of == "trained" else (start.params, start.buffers)
+            model = lifted.of_network(w), seen
             with evaluating([passes.network]), autocast(start.counts_Y.device, task.autocast):
                 statistics = class_statistics(
                     lambda images: at_least_float(passes.forward(*model, images)[0]),
@@ -141,6 +143,19 @@ def _steps(
         losses = [_where(training, {"loss": loss})["loss"] for training, loss in every]
     loss = reduce(torch.add, losses) / start.steps  # one by one: zeros of steps not taken change no bit
     return params, buffers, velocity, loss
+
+
+def with_twin(
+    result: ClientResult, passes: Passes, lift: Lift, work: ChunkJob, batches: Callable[[], Steps]
+) -> ClientResult:
+    """Return the result of a job with its second set of weights, if it has one, trained on the same batches."""
+    if work.twin is None:
+        return result
+    init = work.init
+    params, buffers = ({name: init.twin.get(name, tree[name]) for name in tree} for tree in (init.params, init.buffers))
+    params = {name: leaf for name, leaf in params.items() if name not in work.task.extra}
+    own = local_train(passes, lift, work.twin, replace(init, params=params, buffers=buffers), batches())
+    return replace(result, twin={**own.params, **own.buffers})
 
 
 def _rates_of(lr: float | Tensor, params: Tree) -> float | list[Tensor]:

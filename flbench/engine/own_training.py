@@ -56,5 +56,6 @@ class OwnTraining:
         if missing := sorted(self._names - w.keys()):
             raise KeyError(f"forward needs all weights, and got no {missing[0]!r}")
         with autocast(images.device, self._dtype):
-            outputs = self._passes.forward(w, {**self._buffers, **self._masks}, images)
+            own = {name: w[name] for name in self._names}
+            outputs = self._passes.forward(own, {**self._buffers, **self._masks}, images)
         return Outputs(*map(at_least_float, outputs))

@@ -89,6 +89,8 @@ class Run:
         own_NM: ``device_data.own_rows``; None if the method asks for no class statistics.
         sampler: draws cohorts.
         draw_steps: draws the numbers of local steps; None if they are fixed.
+        twin: trains the clients' second sets of weights, if they have them.
+        extra: names of the parameters that the method adds to the network's, in order.
     """
 
     setup: TrainingSetup
@@ -107,6 +109,8 @@ class Run:
     own_NM: Tensor | None = None
     sampler: Sampler = UNIFORM
     draw_steps: DrawSteps | None = None
+    twin: Method | None = None
+    extra: tuple[str, ...] = ()
 
     @property
     def cohort_size(self) -> int:

@@ -26,10 +26,14 @@ from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTas
 from flbench.engine.device_data import OwnBatch
 from flbench.engine.hooks import CLIENT_HOOKS
 from flbench.engine.run import RoundInputs, Run, own_batches
+from flbench.engine.tree_sums import add_weighted, is_averaged, joined_trees, tree_bytes
 from flbench.engine.watch import watched
-from flbench.methods.base import ServerContext, Tree, overrides
+from flbench.methods.base import Method, ServerContext, Tree, overrides
 from flbench.sums import sum_in_order
 from flbench.tensor_streams import Random, client_keys, server_key
+
+#: The start of the names of a second set of weights among what stays on the clients.
+TWIN = "twin/"
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,9 @@ class RunState:
 
     Attributes:
         x: shared parameters. ``buffers``: shared buffers. ``server``: the method's server state.
-        states: the method's client states; ``local``: parameters and buffers that stay on the clients; ``velocity``:
-            what their optimizers keep over rounds. Every leaf of these has one row for each client of the run.
+        states: the method's client states; ``local``: parameters and buffers that stay on the clients, those of a
+            second set of weights with the prefix ``TWIN``; ``velocity``: what their optimizers keep over rounds. Every
+            leaf of these has one row for each client of the run.
         watch: the number of rounds before the run diverged (``watch.watched``).
     """
 
@@ -126,7 +131,8 @@ class RunGroup:
     @cached_property
     def has_client_hooks(self) -> bool:
         """Whether the method changes the local training."""
-        return any(overrides(type(self.runs[0].method), hook) for hook in CLIENT_HOOKS)
+        methods = [method for method in (self.runs[0].method, self.runs[0].twin) if method is not None]
+        return any(overrides(type(method), hook) for method in methods for hook in CLIENT_HOOKS)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -136,9 +142,18 @@ class RunGroup:
     @cached_property
     def hyperparameters(self) -> dict[str, Tensor]:
         """Each participant's value (N,) of the method's fields in which the runs differ."""
+        return self._differing([run.method for run in self.runs])
+
+    @cached_property
+    def hyperparameters_of_twins(self) -> dict[str, Tensor]:
+        """The same of the fields of the methods that train the second sets of weights."""
+        twins = [run.twin for run in self.runs if run.twin is not None]
+        return self._differing(twins) if twins else {}
+
+    def _differing(self, methods: Sequence[Method]) -> dict[str, Tensor]:
         found = {}
-        for field in fields(self.runs[0].method):
-            values = [getattr(run.method, field.name) for run in self.runs]
+        for field in fields(methods[0]):
+            values = [getattr(method, field.name) for method in methods]
             if len(set(values)) > 1:
                 each = [value for value, size in zip(values, self.sizes, strict=True) for _ in range(size)]
                 found[field.name] = torch.tensor(each, dtype=self.dtype, device=self.runs[0].counts_NY.device)
@@ -202,7 +217,12 @@ class RoundStart:
         if self._group.runs[0].own_NM is not None:
             members = [(self._group.runs[part.run], self._inputs.cohort_N[part.in_all]) for part in parts]
             own = own_batches(members, init.counts_Y.sum(-1), known=self._inputs.rounds is not None)
-        return ChunkJob(self._task(parts, positions, init), init, batches, own)
+        task, twin = self._task(parts, positions, init), None
+        twins = [method for part in parts if (method := self._group.runs[part.run].twin) is not None]
+        if twins:
+            numbers = _differing(self._group.hyperparameters_of_twins, twins, positions)
+            twin = replace(task, method=twins[0], hyperparameters=numbers, extra=frozenset())
+        return ChunkJob(task, init, batches, own, twin)
 
     def _init(self, parts: Sequence[_Part], positions: slice) -> ClientInit:
         """The participants' state before training: what the server sends, and what stayed on them."""
@@ -214,7 +234,8 @@ class RoundStart:
             leaves = {name: leaf.expand(len(part), *leaf.shape) for name, leaf in shared.items()}
             leaves |= {name: leaf.index_select(0, cohort_n) for name, leaf in state.local.items()}
             trees: dict[str, Tree] = {
-                "params": {name: leaves[name] for name in run.setup.params},
+                "params": {name: leaves[name] for name in (*run.setup.params, *run.extra)},
+                "twin": {name.removeprefix(TWIN): leaf for name, leaf in leaves.items() if name.startswith(TWIN)},
                 "buffers": {name: leaves[name] for name in run.setup.buffers},
                 "state": {name: leaf.index_select(0, cohort_n) for name, leaf in state.states.items()},
                 "velocity": {name: leaf.index_select(0, cohort_n) for name, leaf in state.velocity.items()},
@@ -223,7 +244,7 @@ class RoundStart:
             if group.has_client_hooks:
                 trees["numbers"]["keys"] = client_keys(run.setup.seed, cohort_n, self.round_of(part.run))
             each.append(trees)
-        joined: dict[str, Any] = {name: _cat([trees[name] for trees in each]) for name in each[0]}
+        joined: dict[str, Any] = {name: joined_trees([trees[name] for trees in each]) for name in each[0]}
         numbers: dict[str, Any] = joined.pop("numbers")
         share, _, _, own_steps, relative_size = inputs.weights_5N[:, positions]
         for name in group.runs[0].shares:
@@ -241,7 +262,6 @@ class RoundStart:
         run, broadcast = group.runs[parts[0].run], self.sent[parts[0].run]
         rounds = [self.round_of(part.run) for part in parts]
         each: dict[str, Any] = {}
-        hyperparameters = {}
         sgd, lr_n = run.setup.sgd, inputs.lr_N[positions].to(group.dtype)
         if inputs.rounds is not None:
             sgd = sgd.in_round(inputs.rounds[parts[0].run])
@@ -253,12 +273,9 @@ class RoundStart:
                 for part in parts
             ]
             x = {name: init.params[name] for name in broadcast.x}
-            each = {"x": x, "server": _cat(servers), "lr": lr_n}
+            each = {"x": x, "server": joined_trees(servers), "lr": lr_n}
             if inputs.rounds is None or len(set(rounds)) > 1:
                 each["round"] = inputs.round_N[positions].to(group.dtype)
-            for name, leaf in group.hyperparameters.items():
-                if len({getattr(group.runs[part.run].method, name) for part in parts}) > 1:
-                    hyperparameters[name] = leaf[positions]
         return ClientTask(
             method=run.method,
             sgd=sgd,
@@ -268,9 +285,19 @@ class RoundStart:
             round=rounds[0],
             head=run.head,
             frozen=run.frozen,
+            extra=frozenset(run.extra),
             each=each,
-            hyperparameters=hyperparameters,
+            hyperparameters=_differing(
+                group.hyperparameters, [group.runs[part.run].method for part in parts], positions
+            ),
         )
+
+
+def _differing(values: Tree, methods: Sequence[Method], positions: slice) -> Tree:
+    """The fields' values (n,) for the participants of a chunk, as far as its runs' methods differ in them."""
+    return {
+        name: leaf[positions] for name, leaf in values.items() if len({getattr(method, name) for method in methods}) > 1
+    }
 
 
 class _Tally:
@@ -316,7 +343,7 @@ class _Tally:
             self._counters[name] = torch.maximum(self._counters.get(name, largest), largest)
         add_weighted(self._message, result.message, of_message)
         self._losses.append(share * result.loss)
-        after = {**result.params, **result.buffers}
+        after = {**result.params, **result.buffers, **{TWIN + name: leaf for name, leaf in result.twin.items()}}
         kept = (state.states, result.state), (state.local, after), (state.velocity, result.velocity)
         for stored, new in kept:
             for name, leaf in stored.items():
@@ -325,7 +352,7 @@ class _Tally:
     def close(self, round: int | Tensor) -> RoundOutcome:
         """Take the server's step."""
         state, run = self._state, self._run
-        changes, delta = _cat(self._changes) if self._changes else {}, self._delta
+        changes, delta = joined_trees(self._changes) if self._changes else {}, self._delta
         # A weighted mean of equal numbers may differ from them in the last bit, so constants are copied.
         averaged = self._buffers | self._counters
         buffers = {name: averaged[name] if name in averaged else leaf.clone() for name, leaf in state.buffers.items()}
@@ -335,7 +362,7 @@ class _Tally:
         random, loss_N, clients = Random(server_key(run.setup.seed, round)), torch.cat(self._losses), len(run.rows)
         context = ServerContext(len(loss_N) / clients, round, run.head, random, clients, self._sent.x, data)
         if self._aggregates and state.x:
-            seen = _cat(self._gathered)
+            seen = joined_trees(self._gathered)
             messages = {name: seen[f"message/{name}"] for name in self._message}
             context = replace(context, losses_n=seen["losses"], counts_nY=seen["counts"], messages_n=messages)
             delta = run.method.aggregate(changes, seen["weights"].to(run.setup.images.dtype), context)
@@ -349,41 +376,3 @@ class _Tally:
             message_bytes=tree_bytes(self._message),
             client_params={name: state.x[name] + leaf for name, leaf in changes.items()} if self._keep else None,
         )
-
-
-def add_weighted(total: Tree, tree: Tree, weights_n: Tensor) -> None:
-    """Add sum_n weight_n * leaf_n to every leaf of ``total``, in place.
-
-    On a CPU clients are added one by one in ascending order, so that neither the executor nor the place where chunks
-    are cut changes a bit. On a GPU a product and a sum over the chunk need fewer kernels; they are no matrix product,
-    which TF32 would round.
-    """
-    if not total:
-        return
-    if weights_n.is_cpu:
-        sums, leaves = list(total.values()), [tree[name].unbind() for name in total]
-        for weight, of_client in zip(weights_n.tolist(), zip(*leaves, strict=True), strict=True):
-            torch._foreach_add_(sums, of_client, alpha=weight)
-        return
-    for name, leaf in total.items():
-        leaf.add_(weighted_sum(tree[name], weights_n))
-
-
-def weighted_sum(leaf_n: Tensor, weights_n: Tensor) -> Tensor:
-    """Return the sum of weight times leaf over the first axis, in the leaf's dtype."""
-    weights = weights_n.to(leaf_n.dtype) if leaf_n.is_floating_point() else weights_n
-    return (weights.view(-1, *[1] * (leaf_n.dim() - 1)) * leaf_n).sum(0).to(leaf_n.dtype)
-
-
-def is_averaged(leaf: Tensor) -> bool:
-    """Return whether the mean over clients is taken of such numbers: of floating-point and complex ones."""
-    return leaf.is_floating_point() or leaf.is_complex()
-
-
-def tree_bytes(tree: Tree) -> int:
-    """Return the size of all leaves."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree.values())  # exact: whole numbers
-
-
-def _cat(trees: Sequence[Tree]) -> Tree:
-    return trees[0] if len(trees) == 1 else {name: torch.cat([tree[name] for tree in trees]) for name in trees[0]}

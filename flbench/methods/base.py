@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from flbench.methods.personal_hooks import PersonalHooks
 from flbench.methods.values import Cohort as Cohort
 from flbench.methods.values import Outputs as Outputs
 from flbench.methods.values import ServerData as ServerData
@@ -139,7 +140,7 @@ class ServerContext:
 
 @METHODS.register("fedavg")
 @dataclass(frozen=True)
-class Method(Component):
+class Method(Component, PersonalHooks):
     """FedAvg: x <- x + server_lr * delta (McMahan et al. 2017, Algorithm 1, at server_lr = 1)."""
 
     #: What the method computes and where that is written, for programs (``flbench show methods --json``).
@@ -180,8 +181,8 @@ class Method(Component):
 
     @property
     def is_personal(self) -> bool:
-        """Whether parts of the model stay on the clients."""
-        return overrides(type(self), "local_names")
+        """Whether clients are evaluated with models of their own."""
+        return any(overrides(type(self), hook) for hook in ("local_names", "twin", "predict", "personal"))
 
     @property
     def perturbs(self) -> bool:
@@ -202,7 +203,7 @@ class Method(Component):
         return self
 
     def init_server(self, x: Tree) -> Tree:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round; ``x`` has all parameters if none is shared."""
         return {}
 
     def init_client(self, x: Tree, buffers: Tree) -> Tree:

@@ -93,15 +93,15 @@ def images() -> DeviceData:
     return DeviceData(pixels, labels, pixels[:6], labels[:6], 3, 16, torch.float64, augment=False)
 
 
-def trainer_of(method: str | dict[str, Any], executor: str, **kwargs: Any) -> FederatedTrainer:
+def trainer_of(method: str | dict[str, Any] | Method, executor: str, **kwargs: Any) -> FederatedTrainer:
     """Return a trainer of the problem before its first round; ``method`` is given as in YAML."""
     sgd = Sgd(LR, momentum=kwargs.pop("momentum", 0.0), weight_decay=kwargs.pop("weight_decay", 0.0))
     settings = {"network": SoftmaxRegression(), "images": images(), "clients": CLIENTS, "steps": STEPS}
-    chosen: Method = METHODS.parse(method)
+    chosen: Method = method if isinstance(method, Method) else METHODS.parse(method)
     return toy_trainer(chosen, executor=executor, sgd=sgd, **{**settings, "batch_size": BATCH, **kwargs})
 
 
-def trained(method: str | dict[str, Any], executor: str, **kwargs: Any) -> FederatedTrainer:
+def trained(method: str | dict[str, Any] | Method, executor: str, **kwargs: Any) -> FederatedTrainer:
     """Return a trainer of the problem after ``ROUNDS`` rounds."""
     trainer = trainer_of(method, executor, **kwargs)
     train(ROUNDS, trainer)

@@ -25,9 +25,10 @@ from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.optimizers import Sgd
 from flbench.engine.run import ROUNDS_AHEAD, Prefetcher, RoundInputs
-from flbench.engine.server_round import RunGroup, add_weighted, weighted_sum
+from flbench.engine.server_round import RunGroup
 from flbench.engine.setup import make_trainer
 from flbench.engine.stack_size import client_bytes, clients_that_fit
+from flbench.engine.tree_sums import add_weighted, weighted_sum
 from flbench.errors import out_of_memory
 from flbench.methods.base import Context, Method, ServerContext, Tree
 from flbench.registry import METHODS

@@ -102,6 +102,23 @@ class Every(Method):
     def local_names(self, model: Any) -> Any:
         return {"head.weight"}
 
+    def extra(self, x: Tree, head: str) -> Any:
+        return {"more": 2 * x[head]}
+
+    def twin(self) -> Any:
+        return Method()
+
+    def personal(self, x: Tree, client: Tree) -> Any:
+        return dict(reversed(x.items()))
+
+    def predict(self, outputs: Any, w: Tree, client: Tree, server: Tree) -> Any:
+        return (
+            outputs.logits_BY
+            + outputs.features_BD @ w["more"].T
+            + server["c"].sum()
+            + client["trunk.dense1.weight"].sum()
+        )
+
 
 @dataclass(frozen=True)
 class Elementwise(Every):
@@ -126,7 +143,7 @@ def train(method: Method, way: dict[str, Any], rounds: int = 1) -> FederatedTrai
     trainer = toy_trainer(method, **way)
     for _ in range(rounds):
         trainer.step()
-    trainer.model(0)
+    trainer.evaluate()
     return trainer
 
 
@@ -136,14 +153,14 @@ def train_together(method: Method, way: dict[str, Any]) -> None:
         for seed, sizes in enumerate([(20, 14, 26), (9, 30)])
     ]
     step_together(trainers, [False] * 2)
-    trainers[0].model(0)
+    trainers[0].evaluate()
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("method", [Every(), Elementwise()], ids=["mapped", "elementwise"])
 def test_what_is_right_passes_even_where_a_number_is_none(method: Method, way: str) -> None:
     trainer = train(method, WAYS[way], rounds=2)
-    assert set(trainer.local) == {"head.weight"}
+    assert set(trainer.local) > {"head.weight", "more", "twin/head.weight"}
     train_together(method, TOGETHER["recorded"])
 
 
@@ -172,7 +189,12 @@ def none(*_: Any) -> None:
 
 #: A hook, what it returns in place of a valid value (given its arguments), and a part of the message.
 WRONG: list[tuple[str, Callable[..., Any], str]] = [
-    *((hook, none, "returned None; expected ") for hook in HOOKS),
+    *((hook, none, "returned None; expected ") for hook in HOOKS if hook != "twin"),
+    ("twin", lambda self: 1.0, "returned 1.0; expected a method, or None"),
+    ("extra", lambda self, x, head: [head], "returned a list of 1; expected a dict of tensors by name"),
+    ("extra", lambda self, x, head: x, "returned 'head.weight', the name of a parameter of the network; expected othe"),
+    ("personal", lambda self, x, client: {}, "returned no 'trunk.dense1.weight'; expected the names 'trunk"),
+    ("predict", lambda self, outputs, *_: outputs.features_BD, "6); expected a tensor of shape (30, 3), that of the"),
     ("init_server", lambda self, x: list(x.values()), "returned a list of 2; expected a dict of tensors by name"),
     ("init_server", lambda self, x: {"round": 0}, "returned 0 as 'round'; expected a dict of tensors by name"),
     ("init_client", lambda self, x, buffers: {"c": None}, "returned None as 'c'; expected a dict of tensors by name"),
@@ -195,7 +217,7 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("penalty", lambda self, w, batch, ctx: w, "returned dict; expected a number or a tensor of shape ()"),
     ("direction", lambda self, w, g, ctx: {}, "returned no 'head.weight'; expected the names 'trunk"),
     ("direction", lambda self, w, g, ctx: {**g, "extra": 1 * g["head.weight"]}, "'extra'; expected the"),
-    ("direction", lambda self, w, g, ctx: [*g.values()], "returned a list of 3; expected a dict"),
+    ("direction", lambda self, w, g, ctx: [*g.values()], "returned a list of 4; expected a dict"),
     ("direction", lambda self, w, g, ctx: tmap(lambda leaf: leaf.float(), g), "and torch.float32 as 'trunk.dense1.w"),
     ("step", lambda self, w, moved, ctx: {}, "returned no 'head.weight'; expected the names 'trunk"),
     ("rates", lambda self, name, ctx: -0.1, "-0.1; expected a factor of the rate of 'trunk.dense1.weight', a numb"),

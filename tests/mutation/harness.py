@@ -27,7 +27,7 @@ Check = Callable[[], None]
 FOLDER = Path(methods.__file__).parent
 
 #: The modules of methods; each has tests and mutations of its own.
-FILES = sorted({path.stem for path in FOLDER.glob("*.py")} - {"__init__", "values"})
+FILES = sorted({path.stem for path in FOLDER.glob("*.py")} - {"__init__", "values", "personal_hooks"})
 MUTATIONS: tuple[Mutation, ...] = tuple(mutation for file in FILES for mutation in module_of(file).MUTATIONS)
 
 
