@@ -32,6 +32,13 @@ def momentum_is_there_to_keep(keep_momentum: bool, optimizer: str, momentum: flo
     return "true needs momentum above 0, or optimizer: adam or adamw"
 
 
+def one_set_of_weights_keeps_its_state(method: Any, keep_momentum: bool) -> str | None:
+    """Return why no state can be kept with a method, or None."""
+    if not keep_momentum or method.twin() is None:
+        return None
+    return f"a client keeps the state of one set of weights, and {method.label()} trains two"
+
+
 def weights_know_the_optimizer(method: Any, optimizer: str, nesterov: bool, keep_momentum: bool) -> str | None:
     """Return why a method that weighs by local steps is refused, or None."""
     if not method.assumes_plain_momentum or (optimizer == "sgd" and not nesterov and not keep_momentum):

@@ -18,6 +18,7 @@ from flbench.config.local_optimizer import (
     clipped_one_way,
     momentum_is_there_to_keep,
     nesterov_has_momentum,
+    one_set_of_weights_keeps_its_state,
     own_steps_have_no_optimizer,
     weights_know_the_optimizer,
 )
@@ -246,6 +247,7 @@ class Federated(_Training):
         Check(("rounds", "lr_schedule"), "lr_schedule", schedule_problem),
         Check(("optimizer", "momentum"), "momentum", adam_has_no_momentum),
         Check(("keep_momentum", "optimizer", "momentum"), "keep_momentum", momentum_is_there_to_keep),
+        Check(("method", "keep_momentum"), "keep_momentum", one_set_of_weights_keeps_its_state),
         Check(("method", "optimizer", "nesterov", "keep_momentum"), "method", weights_know_the_optimizer),
         Check(("method", *OPTIMIZER), "method", own_steps_have_no_optimizer),
         Check(("method", "head"), "head", _head_is_trained),

@@ -131,6 +131,7 @@ def test_fields() -> None:
     for given, match in (
         ({}, "needs momentum above 0, or optimizer: adam or adamw"),
         ({"momentum": 0.9, "method": "fednova", "local_epochs": 1}, "fednova weighs .* not with keep_momentum"),
+        ({"momentum": 0.9, "method": "ditto"}, "the state of one set of weights, and ditto trains two"),
     ):
         with pytest.raises(InvalidExperiment, match=match):
             parse_experiment({"keep_momentum": True, **given})
