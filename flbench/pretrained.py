@@ -16,7 +16,7 @@ from flbench.config import Experiment, label
 from flbench.errors import DataMissing, UserError
 from flbench.messages import counted
 from flbench.models.starts import PlannedWeights, RunWeights, StoredWeights, SweepWeights, TorchvisionWeights, sha256
-from flbench.run_sources import StoreSource, named_by
+from flbench.run_sources import StoreSource, named_by, start_is_open
 from flbench.store import Store, files
 from flbench.sweeps import find_file, load_sweep
 
@@ -28,10 +28,10 @@ def with_found_starts(experiments: Sequence[Experiment], root: Path) -> list[Exp
         DataMissing: a file, a run or its weights are missing.
         UserError: a start fits no run, or several.
     """
-    if not any(_is_open(experiment) for experiment in experiments):
+    if not any(start_is_open(experiment) for experiment in experiments):
         return list(experiments)
     finder = _Finder(root)
-    return [finder.found(one) if _is_open(one) else one for one in experiments]
+    return [finder.found(one) if start_is_open(one) else one for one in experiments]
 
 
 def copy_weights(store: Store, experiments: Iterable[Experiment]) -> None:
@@ -76,10 +76,6 @@ def _weights(store: Store, run_id: str) -> bytes:
     from flbench.trained import shared_weights
 
     return safetensors(shared_weights(store.run(run_id)))
-
-
-def _is_open(experiment: Experiment) -> bool:
-    return bool(getattr(getattr(experiment, "init", None), "is_open", False))
 
 
 class _Finder:

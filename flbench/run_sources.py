@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from flbench.config import Experiment, InvalidExperiment
+from flbench.config import Experiment, InvalidExperiment, Training
 from flbench.data.datasets import Dataset, load
 from flbench.errors import UserError
 from flbench.messages import counted
@@ -173,7 +173,7 @@ def with_stored_starts(source: Source, requests: Sequence[Experiment]) -> list[E
     Raises:
         UserError: runs of the same experiment have started from several.
     """
-    if not any(_start_is_open(one) for one in requests):
+    if not any(start_is_open(one) for one in requests):
         return list(requests)
     return with_starts_of((run.experiment for run in source.stored_runs() if run.experiment), requests)
 
@@ -191,7 +191,7 @@ def with_starts_of(planned: Iterable[Experiment], requests: Sequence[Experiment]
             known.setdefault(given.run_id, {})[init.content] = init
     out = []
     for experiment in requests:
-        found = known.get(experiment.run_id, {}) if _start_is_open(experiment) else {}
+        found = known.get(experiment.run_id, {}) if start_is_open(experiment) else {}
         if len(found) > 1:
             raise UserError(
                 f"init: {cast(Any, experiment).init.label()} stands for several weights in the runs that are there: "
@@ -203,13 +203,19 @@ def with_starts_of(planned: Iterable[Experiment], requests: Sequence[Experiment]
 
 def _as_given(experiment: Experiment) -> Experiment:
     """Return the experiment without the weights that planning has found."""
-    init: Any = getattr(experiment, "init", None)
+    init = _start_of(experiment)
     return experiment if init is None or init.as_given() == init else experiment.having(init=init.as_given())
 
 
-def _start_is_open(experiment: Experiment) -> bool:
-    init: Any = getattr(experiment, "init", None)
-    return init is not None and init.is_open
+def start_is_open(experiment: Experiment) -> bool:
+    """Return whether an experiment names weights to start from that planning still has to find."""
+    init = _start_of(experiment)
+    return init is not None and bool(init.is_open)
+
+
+def _start_of(experiment: Experiment) -> Any:
+    """Where training starts; None for studies, whose field ``init`` is another."""
+    return getattr(experiment, "init", None) if isinstance(experiment, Training) else None
 
 
 def _choose_content(dataset: Dataset, contents: Counter[str]) -> str | None:

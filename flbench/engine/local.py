@@ -60,7 +60,8 @@ def local_train(
     if lifted.trains:
         params, velocity = tmap(torch.clone, start.params), start.velocity
         steps = [(images, labels, key) for images, labels, _, key in batches]
-        training = OwnTraining(steps, passes, lifted.of_network(params).keys(), buffers, frozen, task.autocast)
+        names, of_network = lifted.of_network(params).keys(), lifted.of_network
+        training = OwnTraining(steps, passes, names, of_network, buffers, frozen, task.autocast)
         params, loss = lifted.train(params, training, training.forward)
     else:
         params, buffers, velocity, loss = _steps(passes, lift, lifted, task, start, batches, buffers, frozen)

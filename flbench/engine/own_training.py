@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class OwnTraining:
     Args:
         steps: the batches; to iterate over this object yields images and labels, again each time.
         passes: the network, in training mode.
-        names: of the weights.
+        names: of the network's weights. ``of_network``: drops from the weights what the method adds to them.
         buffers: the client's, which a pass with batch normalization updates in place.
         fixed: frozen parameters and buffers.
         dtype: of mixed precision, or None.
@@ -32,12 +32,13 @@ class OwnTraining:
         steps: Sequence[Step],
         passes: Passes,
         names: Set[str],
+        of_network: Callable[[Tree], Tree],
         buffers: Tree,
         fixed: Tree,
         dtype: torch.dtype | None,
     ) -> None:
         self._steps, self._passes, self._names, self._dtype = steps, passes, names, dtype
-        self._buffers = {**buffers, **fixed}
+        self._of_network, self._buffers = of_network, {**buffers, **fixed}
         self._masks = self._masks_of(steps[0][2])
 
     def __len__(self) -> int:
@@ -56,6 +57,5 @@ class OwnTraining:
         if missing := sorted(self._names - w.keys()):
             raise KeyError(f"forward needs all weights, and got no {missing[0]!r}")
         with autocast(images.device, self._dtype):
-            own = {name: w[name] for name in self._names}
-            outputs = self._passes.forward(own, {**self._buffers, **self._masks}, images)
+            outputs = self._passes.forward(self._of_network(w), {**self._buffers, **self._masks}, images)
         return Outputs(*map(at_least_float, outputs))
