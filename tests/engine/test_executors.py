@@ -110,7 +110,7 @@ def test_loop_and_stacked_agree(method: str, pairs: list[tuple[str, str]]) -> No
         settings["sgd"] = Sgd(RATES.get(method, 1e-2 if norm in STEEP else 0.1), momentum=0.5)
         if model != "mlp":
             settings |= {
-                "sgd": Sgd(1e-5 if norm in STEEP or method == "fedaws" else 1e-2, momentum=0.5),
+                "sgd": Sgd(1e-5 if norm in STEEP or method in ("fedaws", "fedspeed") else 1e-2, momentum=0.5),
                 "steps": 2,
                 "batch_size": 4,
                 "clients": toy_clients((9, 12), test=6),

@@ -29,7 +29,8 @@ def by_torch(network: torch.nn.Module, inputs: torch.Tensor, *, backward: bool) 
 @pytest.mark.parametrize("model", MODELS.classes)
 def test_they_are_those_of_torchs_own_counter(model: str) -> None:
     shape = (8, 20) if model == "text" else IMAGE
-    network = build(MODELS.parse(model), shape, 10, NORMS.parse("none"), False, seed=0)
+    settings = {"arch": "shufflenet_v2_x0_5"} if model == "torchvision" else {}
+    network = build(MODELS.parse({"name": model, **settings}), shape, 10, NORMS.parse("none"), False, seed=0)
     inputs = torch.zeros(2, 8, dtype=torch.int32) if model == "text" else torch.zeros(2, *IMAGE)
     for backward in (False, True):
         assert sample_flops(network, shape, backward=backward) == by_torch(network, inputs, backward=backward) > 0
