@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_STORED, ZipFile
@@ -19,7 +20,9 @@ def load_weights(path: Path) -> Any:
         if file.read(2) == b"PK":
             return load_checkpoint(path)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles that it refuses
+            return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, MemoryError):
         raise
     except Exception as error:

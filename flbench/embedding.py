@@ -107,14 +107,14 @@ def pretrained(name: str, weights: Path | None, size: int | None, data: Data, de
     if name == LITE:
         network, own = _lite()
         weights, normalization = weights or own, _OF_LITE
+    elif not name.startswith(_TORCHVISION) and name not in MODELS.classes:
+        raise UserError(unknown("network", name, [LITE, f"{_TORCHVISION}ARCH", *MODELS.classes]))
     elif weights is None:
         raise UserError(f"network {name}: give a file of its weights by --weights; {LITE} alone has its own")
     elif name.startswith(_TORCHVISION):
         network, normalization = _of_torchvision(name.removeprefix(_TORCHVISION)), _IMAGENET
-    elif name in MODELS.classes:
-        return _own(name, weights, size, data, device)
     else:
-        raise UserError(unknown("network", name, [LITE, f"{_TORCHVISION}ARCH", *MODELS.classes]))
+        return _own(name, weights, size, data, device)
     state, record = _state(weights), {"network": name, "weights": weights.name, "sha256": _sha256(weights)}
     _load(network, state, name, weights)
     place = [place for place, one in network.named_modules() if isinstance(one, nn.Linear)][-1]

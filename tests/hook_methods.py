@@ -213,7 +213,7 @@ class Uploading(Method):
 
     def upload(self, change: Tree, ctx: Context) -> tuple[Tree, Tree]:
         whole = tmap(lambda d, rest: d + rest, change, ctx.client)
-        factor = 0.5 * (self.limit / ctx.norm(whole)).clamp(max=1)
+        factor = 0.5 * (self.limit * (1 / ctx.norm(whole))).clamp(max=1)
         sent = {name: factor * leaf + 0.01 * ctx.random.normal(name, leaf) for name, leaf in reversed(whole.items())}
         return sent, tmap(lambda d, s: d - s, whole, sent)
 

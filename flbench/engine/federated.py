@@ -78,6 +78,8 @@ class FederatedTrainer(Trainer):
         frozen = frozen_names(network)
         if method.trains and setup.executor.name != "loop":
             raise UserError(f"{method.label()} trains each client by itself; use the loop executor")
+        if method.trains_head and not head:
+            raise UserError(f"{method.label()} needs the network's head: name its last layer 'head'")
         if method.trains_head and head in frozen:
             raise UserError(f"{method.label()} trains the rows of the head, and the model's {head} is frozen")
         constants, receive_shares = buffers_that_are("constants", network), buffers_that_are("shares", network)

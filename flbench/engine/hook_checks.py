@@ -7,9 +7,10 @@ every client of a stack.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import fields
+from difflib import get_close_matches
 from numbers import Integral, Real
 from threading import RLock
 from typing import Any
@@ -56,12 +57,32 @@ def checked(method: Method) -> Method:
         if (found := getattr(cls, field)) not in known:
             raise UserError(f"{method.label()}: {field} is {found!r}; expected {', '.join(map(repr, known))}")
     own = [hook for hook in _CHECKS if overrides(cls, hook)]
+    _check_names(cls, own)
     seen: set[str] = set()
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     first_calls = RLock()  # one at a time, so that the hook that draws is the one that is named
     hooks = {hook: _checked(cls, hook, seen, first_calls) for hook in own}
     guarded: type[Method] = type(cls.__name__, (cls,), {**names, **hooks})
     return guarded(**{field.name: getattr(method, field.name) for field in fields(method)})
+
+
+#: Hooks of a local step, which ``train`` takes the place of.
+_OF_STEPS = frozenset({"teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "rates"})
+
+
+def _check_names(cls: type[Method], own: Sequence[str]) -> None:
+    """Refuse hooks that nothing would call: misspelt ones, and those of steps beside ``train``."""
+    if "train" in own and (idle := sorted(_OF_STEPS & set(own))):
+        raise UserError(f"{hook_at(cls, idle[0], 'method')} is never called: train takes the place of all steps")
+    for one in cls.__mro__[: cls.__mro__.index(Method)]:
+        for name in vars(one):
+            if name.startswith("_") or hasattr(Method, name) or not inspect.isfunction(vars(one)[name]):
+                continue
+            if near := get_close_matches(name, CHECKED, 1, 0.8):
+                raise UserError(
+                    f"{hook_at(cls, name, 'method')} is none that flbench calls; did you mean {near[0]!r}? "
+                    "(the name of a function of your own begins with '_')"
+                )
 
 
 def _checked(

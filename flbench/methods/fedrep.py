@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 class FedRep(FedPer):
     """FedRep (Collins et al. 2021, Algorithm 1): FedPer that trains first the head alone, then the body alone.
 
-    Of a client's K local steps the last ``body`` K, rounded, train the body. The paper's algorithm has one such step;
-    its experiments have 10 epochs for the head and 1 (or 5) for the body. As in the authors' code one optimizer trains
-    both, whose momentum stands still with its part of the network; FL-bench counts in epochs, and fluke gives the
-    body as many as the head. The authors' code fine-tunes the head before the last evaluation, ``finetune`` everything.
+    Of a client's K local steps the last ``body`` K, rounded, train the body, but at least one trains each part; a
+    single step trains both. The paper's algorithm has one step of the body; its experiments have 10 epochs for the head
+    and 1 (or 5) for the body. As in the authors' code one optimizer trains both, whose momentum stands still with its
+    part of the network; FL-bench counts in epochs, and fluke gives the body as many as the head. The authors' code
+    fine-tunes the head before the last evaluation, ``finetune`` everything.
     """
 
     equation: ClassVar[str] = (
@@ -37,7 +38,10 @@ class FedRep(FedPer):
 
     def rates(self, name: str, ctx: Context) -> float | Tensor:
         steps_of_head = (1 - self.body) * ctx.steps
-        is_head = name.startswith(ctx.head.removesuffix("weight"))
+        is_first, is_last = ctx.step < 1, ctx.step >= ctx.steps - 1
         # Half a step apart, so that rounding errors of the product decide nothing.
-        trains: float | Tensor = 1.0 * (ctx.step + 0.5 < steps_of_head if is_head else ctx.step + 0.5 >= steps_of_head)
-        return trains
+        is_early = ctx.step + 0.5 < steps_of_head
+        trains: bool | Tensor = is_last | ((is_early ^ True) & (is_first ^ True))
+        if name.startswith(ctx.head.removesuffix("weight")):
+            trains = is_first | (is_early & (is_last ^ True))
+        return 1.0 * trains

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from flbench.checkpoints import NoCheckpoint, load_weights
 from flbench.errors import UserError
-from flbench.messages import did_you_mean
 from flbench.models.base import Model
 from flbench.models.starts import Start
 
@@ -70,9 +69,8 @@ def _take_over(network: nn.Module, tree: Tree, what: str) -> None:
     if missing or left or others:
         shapes = [f"{name} {tuple(tree[name].shape)} in place of {tuple(own[name].shape)}" for name in sorted(others)]
         problems = {"missing": missing, "left over": left, "of another shape": shapes}
-        hint = did_you_mean(missing[0], left) if missing and left else ""
         told = "; ".join(f"{problem} {_some(names)}" for problem, names in problems.items() if names)
-        raise UserError(f"{what}: the weights do not fit the network: {told}{hint}")
+        raise UserError(f"{what}: the weights do not fit the network: {told}")
     with torch.no_grad():
         for name in own.keys() & tree.keys():
             own[name].copy_(tree[name])
@@ -122,7 +120,12 @@ def read_weights(path: Path) -> Tree:
         if path.suffix == ".safetensors":
             return _of_safetensors(path.read_bytes())
         loaded: Any = load_weights(path)
-    except (NoCheckpoint, OSError, ValueError) as error:
+    except NoCheckpoint:
+        raise UserError(
+            f"cannot read the weights {path}: expected safetensors, or tensors by name that torch.save wrote (a "
+            "state_dict); nothing else is loaded, because it could execute code"
+        ) from None
+    except (OSError, ValueError) as error:
         raise UserError(f"cannot read the weights {path}: {error}") from None
     while isinstance(loaded, dict) and isinstance(inner := loaded.get("state_dict", loaded.get("model")), dict):
         loaded = inner

@@ -133,3 +133,23 @@ def test_a_layer_without_a_shape_is_named() -> None:
     OfUser.name = "of-user"
     with pytest.raises(UserError, match=r"model of-user.*: body\.1\.weight has no shape yet; pass images through"):
         build(OfUser(lazy), IMAGE, 3, Norm(), False, seed=0)
+
+
+class Headless(nn.Module):
+    """A network whose last layer flbench cannot find."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.body, self.classifier = nn.Linear(IMAGE[0] * IMAGE[1] * IMAGE[2], 6), nn.Linear(6, classes)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features = self.body(x.flatten(1)).relu()
+        return features, self.classifier(features)
+
+
+@pytest.mark.parametrize("method", [name for name, cls in METHODS.classes.items() if cls.trains_head])
+def test_methods_of_the_head_refuse_a_network_without_one(method: str) -> None:
+    """FedBABU froze all of such a network, and trained nothing."""
+    network = build(OfUser(Headless), IMAGE, 3, Norm(), False, seed=3, dtype=torch.float64)
+    with pytest.raises(UserError, match="head"):
+        toy_trainer(METHODS.parse(method), network=network)

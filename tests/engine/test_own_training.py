@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from flbench.config import InvalidExperiment, parse_experiment
 from flbench.data.datasets import load
+from flbench.engine.hook_checks import checked
 from flbench.engine.optimizers import Sgd
 from flbench.engine.setup import executor_for
 from flbench.errors import UserError
@@ -135,3 +136,14 @@ def test_it_is_trained_by_the_loop_on_every_device(monkeypatch: pytest.MonkeyPat
     ):
         with pytest.raises(InvalidExperiment, match=problem):
             parse_experiment({"method": "by-hand", **fields})
+
+
+def test_hooks_that_nothing_would_call_are_refused() -> None:
+    idle = type("Idle", (ByHand,), {"direction": lambda self, w, g, ctx: g})
+    misspelt = type("Misspelt", (Method,), {"trian": lambda self, w, batches, ctx, forward: w, "_rate": lambda self: 1})
+    for cls, problem in (
+        (idle, "the hook direction of the method .* is never called: train takes the place of all steps"),
+        (misspelt, "the hook trian of the method .* is none that flbench calls; did you mean 'train'"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            checked(cls())

@@ -64,18 +64,32 @@ def test_every_part_of_the_head_trains_before_the_body(name: str) -> None:
     assert rates == [float(name.startswith("head.") == (step < 9)) for step in range(10)]
 
 
+@pytest.mark.parametrize("body", [0.1, 0.95])
+def test_each_part_has_at_least_one_step(body: float) -> None:
+    """And a single step trains both."""
+    method: Method = METHODS.parse({"name": "fedrep", "body": body})
+    for steps in range(1, 5):
+        of = {
+            name: [method.rates(name, context_of({}, steps=steps, step=step)) for step in range(steps)]
+            for name in ("head.weight", "trunk.dense1.weight")
+        }
+        assert all(1.0 in rates for rates in of.values())
+        assert all(a + b == (2.0 if steps == 1 else 1.0) for a, b in zip(*of.values(), strict=True))
+
+
 def test_fedrep_is_trained_alike_in_every_way() -> None:
     method: Method = METHODS.parse({"name": "fedrep", "body": 0.5})
     assert method.is_personal and method.static == {"body"}
     check_method(method)
 
 
-_HEAD, _BODY = "ctx.step + 0.5 < steps_of_head", "ctx.step + 0.5 >= steps_of_head"
 MUTATIONS = mutations_of(
     "fedrep",
-    ("the body first", f"{_HEAD} if is_head", f"{_HEAD} if not is_head"),
-    ("the head trains to the end", f"{_HEAD} if", "True if"),
-    ("the body trains from the start", f"else {_BODY}", "else True"),
+    ("the body first", "if name.startswith", "if not name.startswith"),
+    ("the head trains to the end", "(is_early & (is_last ^ True))", "True"),
+    ("the body trains from the start", "((is_early ^ True) & (is_first ^ True))", "True"),
+    ("no least step of the head", "is_first | (is_early", "False | (is_early"),
+    ("no least step of the body", "is_last | ((is_early", "False | ((is_early"),
     ("the body's share is the head's", "(1 - self.body) * ctx.steps", "self.body * ctx.steps"),
     (
         "rounded down",

@@ -32,7 +32,7 @@ class DpFedAvg(Method):
         return [1 / len(cohort.share)] * len(cohort.share)
 
     def upload(self, change, ctx):
-        scale = (self.clip / ctx.norm(change)).clamp(max=1)
+        scale = (self.clip * (1 / ctx.norm(change))).clamp(max=1)
         return tmap(lambda leaf: leaf * scale, change), ctx.client
 
     def server_step(self, x, delta, message, state, ctx):
