@@ -23,7 +23,7 @@ from tests.mutation.mutations import mutations_of
 from tests.toys import largest_difference
 
 CASES = {
-    "fedspeed": Case(values=[{"rho": rho, "mu": 0.4 - rho} for rho in (0.1, 0.3, 0.0, 0.2)], sends=(0, 1)),
+    "fedspeed": Case(values=[{"rho": rho, "mu": 0.4 - rho} for rho in (0.1, 0.3, 0.0, 0.2)], sends=(0, 0)),
 }
 
 
