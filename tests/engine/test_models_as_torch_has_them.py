@@ -18,6 +18,7 @@ from flbench.models.norms import Norm
 from flbench.models.sites import Shape
 from flbench.registry import METHODS
 from tests.own_models import Halves
+from tests.samples import fast
 from tests.toys import TOY_MODELS, check_every_way, toy_trainer, train
 
 IMAGE: Shape = (1, 8, 8)
@@ -110,7 +111,7 @@ def mobile() -> nn.Module:
     return build(OfUser(Mobile), IMAGE, 3, Norm(), False, seed=3, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("method", METHODS.classes)
+@pytest.mark.parametrize("method", fast(METHODS.classes, "fedavg", "scaffold", "ditto", "fedbabu", "fedproto"))
 def test_a_frozen_mobilenet_keeps_weights_and_statistics_under_every_method(method: str) -> None:
     own = METHODS.parse(method)
     one = toy_trainer(own, network=mobile(), steps=1, batch_size=max(2, own.smallest_batch), participation=0.34)
