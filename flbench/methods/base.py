@@ -267,7 +267,7 @@ class Method(Component, PersonalHooks):
         ``batches`` are images and labels of each step, and ``forward(w, images)`` runs the network in training mode.
         Returns the weights, the client's state (``ctx.client`` of ``finish``) and the mean loss, 0-d.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define train()")
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Return the client's next state and its message to the server, after the last local step at ``w``."""

@@ -5,7 +5,6 @@ Shape suffixes: K clients, C classes, D features, M samples.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -19,7 +18,6 @@ import pytest
 import torch
 
 from flbench.engine.optimizers import Sgd
-from flbench.registry import METHODS
 from flbench.testing import check_method
 from tests.conformance.problem import (
     CLIENTS,
@@ -41,25 +39,17 @@ from tests.conformance.problem import (
     local_sgd,
     softmax_error,
 )
+from tests.plugins.loading import MOST_LINES, method_of
 from tests.toys import toy_trainer, train
 from tests.warm import warm_python
 
 HERE = Path(__file__).parent / "papers"
-MOST_LINES = 60
 
 
 @cache
 def plugin(name: str) -> Any:
-    """Return the method of a file, which stays out of the registry of this process."""
-    known = dict(METHODS.classes)
-    spec = importlib.util.spec_from_file_location(f"papers_{name}", HERE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
-    added = METHODS.classes[name]
-    METHODS.classes.clear()
-    METHODS.classes.update(known)
-    assert added.__module__ == module.__name__
-    return added
+    """Return the method of a file."""
+    return method_of(HERE / f"{name}.py")
 
 
 def trained(method: Any, executor: str, rounds: int = 3, **given: Any) -> Any:

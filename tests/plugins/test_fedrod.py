@@ -25,10 +25,10 @@ from tests.conformance.problem import (
     softmax_error,
     trained,
 )
-from tests.method_plugins.loading import plugin
+from tests.plugins.loading import method_of
 from tests.toys import record_of
 
-FedRoD = plugin("fedrod").FedRoD
+FedRoD = method_of(Path(__file__).parent / "methods/fedrod.py")
 
 
 @both_executors
@@ -69,6 +69,6 @@ def test_fedrod_is_trained_alike_in_every_way() -> None:
 
 def test_the_page_shows_the_hooks_of_the_plug_in() -> None:
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
-    shown = page.partition("<!-- part of tests/method_plugins/fedrod.py -->\n```text\n")[2].partition("```")[0]
-    source = (Path(__file__).parent / "fedrod.py").read_text(encoding="utf-8")
+    shown = page.partition("<!-- part of tests/plugins/methods/fedrod.py -->\n```text\n")[2].partition("```")[0]
+    source = (Path(__file__).parent / "methods/fedrod.py").read_text(encoding="utf-8")
     assert shown and indent(shown, "    ").strip() in source
