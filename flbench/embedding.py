@@ -127,7 +127,7 @@ def pretrained(name: str, weights: Path | None, size: int | None, data: Data, de
 def embedded(
     data: Data, backbone: Backbone, device: str, batch: int, advance: Callable[[int], None]
 ) -> tuple[Floats, Floats]:
-    """Return the features of train and test, (M, D) each; ``advance`` is told of finished samples.
+    """Return the features of train and test, (M, D) each; ``advance`` is called with the number of samples done.
 
     Raises:
         UserError: the network does not take the samples, or returns something else than finite numbers.

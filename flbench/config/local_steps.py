@@ -3,8 +3,8 @@
 The forms: ``10``, ``uniform:5:15`` and ``stragglers:20:0.9``, both also with ``:fixed`` at the end.
 
 - ``uniform:LOW:HIGH``: each client draws its number in every round, LOW and HIGH included.
-- ``stragglers:FULL:SHARE``: every client takes FULL, but for a share of the round's participants, drawn anew, of which
-  each draws its number from 1 to FULL - 1. So does the code of FedProx (Li et al. 2020, section 5.2; the paper's text
+- ``stragglers:FULL:SHARE``: each round draws this share of its participants, and each of them draws its number from 1
+  to FULL - 1; the others take FULL. So does the code of FedProx (Li et al. 2020, section 5.2; the paper's text
   includes FULL), in epochs.
 - ``:fixed``: a client's number is drawn once for the run, as that of a slow machine; so are the stragglers among all
   clients.
