@@ -6,13 +6,13 @@ Shape suffixes: N clients (absent for one), Y classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from flbench.engine.device_data import OwnBatch, StackedBatches
+from flbench.engine.device_data import LeavingBatches, OwnBatch, StackedBatches
 from flbench.engine.optimizers import Sgd
 from flbench.methods.base import Method, Tree
 
@@ -46,6 +46,12 @@ class ClientTask:
     extra: frozenset[str] = frozenset()
     each: Mapping[str, Any] = field(default_factory=dict)
     hyperparameters: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> ClientTask:
+        """Return a copy with ``function`` applied to every tensor of the clients' own."""
+        each = {name: _mapped(value, function) for name, value in self.each.items()}
+        own = {name: function(value) for name, value in self.hyperparameters.items()}
+        return replace(self, each=each, hyperparameters=own)
 
 
 @dataclass(frozen=True)
@@ -98,14 +104,39 @@ class ChunkJob:
     """The local training of one chunk of clients: what they share, how they start, and their batches.
 
     ``own`` is all of their training data, of which class statistics are computed; empty if the method asks for none.
-    ``twin`` is what they share in the training of their second sets of weights.
+    ``twin`` is what they share in the training of their second sets of weights. ``order_N`` are the clients' positions
+    in the chunk if they are in another order.
     """
 
     task: ClientTask
     init: ClientInit
-    batches: StackedBatches
+    batches: StackedBatches | LeavingBatches
     own: Iterable[OwnBatch] = ()
     twin: ClientTask | None = None
+    order_N: Tensor | None = None
+
+    @property
+    def whole_batches(self) -> StackedBatches:
+        """The batches of a single client, or of a stack on a GPU, which no client leaves."""
+        assert isinstance(self.batches, StackedBatches)
+        return self.batches
+
+    def ordered(self, order_N: Tensor) -> ChunkJob:
+        """Return the job with its clients in another order, in which their batches are already."""
+
+        def at(leaf: Tensor) -> Tensor:
+            return leaf.index_select(0, order_N)
+
+        own = ((at(images), at(labels), at(there)) for images, labels, there in self.own)
+        twin = None if self.twin is None else self.twin.mapped(at)
+        return ChunkJob(self.task.mapped(at), map_tensors(self.init, at), self.batches, own, twin, order_N)
+
+    def in_place(self, result: ClientResult) -> ClientResult:
+        """Return the result with the clients in the order of their positions."""
+        if self.order_N is None:
+            return result
+        back_N = self.order_N.argsort()
+        return map_tensors(result, lambda leaf: leaf.index_select(0, back_N))
 
 
 #: Returns the job of the clients at these positions. It may be called in any thread, ahead of the chunk that is
@@ -123,10 +154,10 @@ InitOrResult = TypeVar("InitOrResult", ClientInit, ClientResult)
 
 def map_tensors(value: InitOrResult, function: Callable[[Tensor], Tensor]) -> InitOrResult:
     """Return a copy with ``function`` applied to every tensor."""
+    return type(value)(**{each.name: _mapped(getattr(value, each.name), function) for each in fields(value)})
 
-    def mapped(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {name: function(leaf) for name, leaf in part.items()}
-        return function(part) if isinstance(part, Tensor) else part
 
-    return type(value)(**{each.name: mapped(getattr(value, each.name)) for each in fields(value)})
+def _mapped(part: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(part, dict):
+        return {name: function(leaf) for name, leaf in part.items()}
+    return function(part) if isinstance(part, Tensor) else part

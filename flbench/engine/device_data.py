@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,10 @@ OWN_BATCH = 64
 
 #: Some training data of a client or a stack: the network's input, labels (B,) or (N, B), and which samples count.
 OwnBatch = tuple[Tensor, Tensor, Tensor]
+
+#: Clients of which a stack never has fewer, unless it begins with one: torch computes one client in another way, with
+#: other bits (``stack_bits``).
+STAY = 2
 
 #: Most pixels of a data set that is converted into the network's input once; in float32 they take 16 MB.
 CONVERTED_ONCE = 2**22
@@ -69,6 +74,30 @@ class StackedBatches:
         sizes, keys = (none if each is None else each for each in (self.sizes_EN, self.keys_EN))
         every = zip(self.raw_ENBCHW, self.labels_ENB, sizes, keys, strict=True)
         return ((self.prepare(raw), labels, size, key) for raw, labels, size, key in every)
+
+
+@dataclass(frozen=True)
+class LeavingBatches:
+    """The batches of a stack that clients leave when they have taken all of their steps; the last ``STAY`` stay.
+
+    They are gathered from one departure to the next: those of steps that nobody takes never are.
+
+    Attributes:
+        images: the data set.
+        drawn: what ``side_by_side`` describes, the clients with the most steps first.
+        steps: the local steps of each of these clients.
+    """
+
+    images: DeviceData
+    drawn: Tree
+    steps_N: Sequence[int]
+
+    def steps(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]:
+        """As ``StackedBatches.steps``; the first axis has the clients that have not left."""
+        for first, last in pairwise(sorted({0, *self.steps_N})):
+            clients = sum(steps >= last for steps in self.steps_N)  # exact: whole numbers
+            some = slice(max(clients, min(STAY, len(self.steps_N))))
+            yield from self.images.stack({name: leaf[some, first:last] for name, leaf in self.drawn.items()}).steps()
 
 
 @dataclass(frozen=True)

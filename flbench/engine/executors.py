@@ -101,8 +101,9 @@ class LoopExecutor:
         def one(position: int, seat: Passes) -> ClientResult:
             seat.network.train()
             work = job(slice(position, position + 1))
-            pixels, labels = work.batches.raw_ENBCHW[:, 0], work.batches.labels_ENB[:, 0]
-            images = _pixels_last(work.batches.prepare(pixels.flatten(0, 1))).unflatten(0, labels.shape)
+            batches = work.whole_batches
+            pixels, labels = batches.raw_ENBCHW[:, 0], batches.labels_ENB[:, 0]
+            images = _pixels_last(batches.prepare(pixels.flatten(0, 1))).unflatten(0, labels.shape)
             init = map_tensors(work.init, lambda leaf: leaf[0])
             # All trees in one layout: a hook that combines leaves of two layouts takes several times as long.
             init = replace(
@@ -116,12 +117,12 @@ class LoopExecutor:
             start = {name: init.params[name] for name in work.task.x}
             shared: dict[str, Any] = {"x": start, "server": tmap(_pixels_last, work.task.server)}
             twin = work.twin if work.twin is None else replace(work.twin, **shared)
-            ready = ChunkJob(replace(work.task, **shared), init, work.batches, twin=twin)
+            ready = ChunkJob(replace(work.task, **shared), init, batches, twin=twin)
             steps: Iterable[tuple[Tensor, Tensor]] = zip(images, labels, strict=True)
-            if work.batches.sizes_EN is not None:
-                sizes = work.batches.sizes_EN[:, 0].tolist()
+            if batches.sizes_EN is not None:
+                sizes = batches.sizes_EN[:, 0].tolist()
                 steps = [(x[:size], y[:size]) for (x, y), size in zip(steps, sizes, strict=True)]
-            keys = repeat(None) if work.batches.keys_EN is None else work.batches.keys_EN[:, 0]
+            keys = repeat(None) if batches.keys_EN is None else batches.keys_EN[:, 0]
             every = [(x, y, None, key) for (x, y), key in zip(steps, keys, strict=False)]
             own = ((_pixels_last(x[0]), y[0], there[0]) for x, y, there in work.own)
             result = local_train(seat, lambda hook: hook, ready.task, init, every, own)
@@ -211,7 +212,7 @@ class StackedExecutor:
                 if not self._network.training:  # walking through its modules takes a hundredth of a small round
                     self._network.train()
                 result = local_train(self._passes, vmap, work.task, work.init, work.batches.steps(), work.own)
-                result = with_twin(result, self._passes, vmap, work, work.batches.steps)
+                result = work.in_place(with_twin(result, self._passes, vmap, work, work.batches.steps))
             except RuntimeError as error:
                 if not repeat:  # within a recording: the whole round has to be repeated
                     raise
@@ -293,8 +294,8 @@ def _with_pixels_last(work: ChunkJob) -> ChunkJob:
     each = {name: laid_out(value) if isinstance(value, dict) else value for name, value in task.each.items()}
     shared: dict[str, Any] = {"x": laid_out(task.x), "server": laid_out(task.server), "each": each}
     twin = work.twin if work.twin is None else replace(work.twin, **shared)
-    raw = work.batches.raw_ENBCHW
-    batches = replace(work.batches, raw_ENBCHW=pixels_last(raw) if raw.dim() == 6 else raw)
+    raw = work.whole_batches.raw_ENBCHW
+    batches = replace(work.whole_batches, raw_ENBCHW=pixels_last(raw) if raw.dim() == 6 else raw)
     own = ((pixels_last(images) if images.dim() >= 5 else images, labels, there) for images, labels, there in work.own)
     return ChunkJob(replace(task, **shared), replace(init, **trees), batches, own, twin)
 

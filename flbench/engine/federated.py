@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -136,6 +137,11 @@ class FederatedTrainer(Trainer):
         if method.needs_server_data:
             raise UserError(f"{method.label()} needs data of the server: server_fraction above 0")
         return None
+
+    def may_order_stacks(self, allowed: bool) -> None:
+        """Say whether the order of the clients of a stack changes no bit (``stack_bits.any_place``)."""
+        self.run = replace(self.run, any_place=allowed)
+        self.group = RunGroup((self.run,))
 
     def model(self, client: int) -> tuple[Tree, Tree]:
         """Return the parameters and buffers that are evaluated: the server's, with those that stay on the client."""

@@ -9,23 +9,27 @@ Shape suffixes: N clients (absent for one), E local steps, B batch, Y classes, D
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import groupby
+from operator import itemgetter
 
 import torch
 from torch import Tensor
 
 from flbench.engine.class_statistics import class_statistics
-from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTask
+from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTask, map_tensors
 from flbench.engine.device_data import OwnBatch
 from flbench.engine.gradients import Passes, autocast, evaluating, gradient_of
 from flbench.engine.hooks import Lift, LiftedHooks
 from flbench.engine.own_training import OwnTraining
+from flbench.engine.tree_sums import joined_trees
 from flbench.methods.base import Tree, tmap
 from flbench.models.layers import at_least_float
 
-#: For each local step the network's input, labels, the sizes of partial batches, and the key of the step's masks.
-Steps = Iterable[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]
+#: The network's input of a local step, labels, the sizes of partial batches, and the key of the step's masks.
+Step = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+Steps = Iterable[Step]
 
 
 def local_train(
@@ -45,7 +49,8 @@ def local_train(
         start: the state of this client (or stack) before training.
         batches: for each of E steps the network's input (B, C, H, W) or (N, B, C, H, W), and labels (B,) or (N, B). For
             a stack with unequal steps, E is the largest number; the batches of the steps that a client does not take
-            do not affect its result. Third, for a stack with partial batches, the number of samples (N,) of each batch.
+            do not affect its result, and where the first axis becomes shorter, the last clients have no further ones.
+            Third, for a stack with partial batches, the number of samples (N,) of each batch.
             The samples beyond it do not affect the result if the network and the method treat each sample by itself
             (``partial_batches``). Last, for a network with dropout, the key of the step's masks, 0-d or (N,).
         own: all of the client's training data, if the method asks for class statistics.
@@ -95,17 +100,71 @@ def _steps(
     frozen: Tree,
 ) -> tuple[Tree, Tree, Tree, Tensor]:
     """Return parameters, buffers, the optimizer's state and the mean loss after the steps of SGD."""
+    now = _Moved(tmap(torch.clone, start.params), buffers, tmap(torch.clone, start.velocity), {})
+    number_N, unequal = start.steps, isinstance(start.steps, Tensor)
+    left: list[_Moved] = []  # of the clients that have left the stack
+    for clients, steps in groupby(enumerate(batches), lambda step: len(step[1][1]) if unequal else 1):
+        if unequal and clients < len(start.counts_Y):
+            left.insert(0, now.of(slice(clients, None)))
+            stay = itemgetter(slice(clients))
+            now, frozen = now.of(slice(clients)), tmap(stay, frozen)
+            start, task = map_tensors(start, stay), task.mapped(stay)
+            lifted = LiftedHooks(task.method, lift, task, start)
+        now = _steps_together(passes, lift, lifted, task, start, now, frozen, steps)
+    kept = ("params", "buffers", "velocity", "loss")
+    params, buffers, velocity, loss = (joined_trees([getattr(one, name) for one in (now, *left)]) for name in kept)
+    return params, buffers, velocity, loss["loss"] / number_N
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """What local steps change.
+
+    Attributes:
+        params: all parameters. ``buffers``: those that change. ``velocity``: state of the optimizer.
+        loss: the sum over the steps, if there were some.
+        taken: how many there were, of each parameter where they differ.
+    """
+
+    params: Tree
+    buffers: Tree
+    velocity: Tree
+    loss: Tree
+    taken: int | Tree = 0
+
+    def of(self, clients: slice) -> _Moved:
+        """Return those of some clients of a stack."""
+        own = (tmap(itemgetter(clients), tree) for tree in (self.params, self.buffers, self.velocity, self.loss))
+        taken = self.taken
+        if not isinstance(taken, int):
+            taken = {name: count[clients] if count.dim() else count for name, count in taken.items()}
+        params, buffers, velocity, loss = own
+        return _Moved(params, buffers, velocity, loss, taken)
+
+
+def _steps_together(
+    passes: Passes,
+    lift: Lift,
+    lifted: LiftedHooks,
+    task: ClientTask,
+    start: ClientInit,
+    now: _Moved,
+    frozen: Tree,
+    batches: Iterable[tuple[int, Step]],
+) -> _Moved:
+    """Return what some steps make of a client, or of a stack from which no client leaves; parameters in place."""
     sgd, names = task.sgd, list(start.params)
-    params, velocity = tmap(torch.clone, start.params), tmap(torch.clone, start.velocity)
+    params, buffers, velocity, taken = now.params, now.buffers, now.velocity, now.taken
     gradient = gradient_of(passes, lifted, task.autocast)
     gradient_there = gradient_of(passes, lifted, task.autocast) if lifted.perturbs else None
     rates = _rates_of(task.each.get("lr", sgd.lr), params)
-    taken: int | Tree = 0  # steps, each parameter's where they differ
+    number_N = start.steps if isinstance(start.steps, Tensor) else None
+    fewest = 0 if number_N is None or not number_N.is_cpu else int(number_N.min())  # reading a GPU's would wait for it
     notes, takes = [], []
-    for step, (images, labels, sizes, key) in enumerate(batches):
+    for step, (images, labels, sizes, key) in batches:
         lifted.begin(step)
         # Which clients (N,) take this step; None if all do.
-        training = step < start.steps if isinstance(start.steps, Tensor) else None
+        training = None if number_N is None or step < fewest else step < number_N
         buffers_before = buffers if training is None else tmap(torch.clone, buffers)
         batch = images, (labels, sizes), gradient.taught(images) if lifted.teachers else {}
         seen = {**buffers, **frozen} if frozen else buffers
@@ -142,8 +201,8 @@ def _steps(
     with torch.no_grad():
         every = zip(takes, gradient.losses(notes), strict=True)
         losses = [_where(training, {"loss": loss})["loss"] for training, loss in every]
-    loss = reduce(torch.add, losses) / start.steps  # one by one: zeros of steps not taken change no bit
-    return params, buffers, velocity, loss
+        loss = reduce(torch.add, [*now.loss.values(), *losses])  # one by one: zeros of steps not taken change no bit
+    return _Moved(params, buffers, velocity, {"loss": loss}, taken)
 
 
 def with_twin(

@@ -91,6 +91,7 @@ class Run:
         draw_steps: draws the numbers of local steps; None if they are fixed.
         twin: trains the clients' second sets of weights, if they have them.
         extra: names of the parameters that the method adds to the network's, in order.
+        any_place: whether a client has the same bits at every place of a stack, so that stacks may be ordered.
     """
 
     setup: TrainingSetup
@@ -111,6 +112,7 @@ class Run:
     draw_steps: DrawSteps | None = None
     twin: Method | None = None
     extra: tuple[str, ...] = ()
+    any_place: bool = False
 
     @property
     def cohort_size(self) -> int:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from flbench.config.schedules import CONSTANT
 from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTask, Train, map_tensors
-from flbench.engine.device_data import OwnBatch
+from flbench.engine.device_data import LeavingBatches, OwnBatch, StackedBatches
 from flbench.engine.hooks import CLIENT_HOOKS
 from flbench.engine.run import RoundInputs, Run, own_batches
 from flbench.engine.tree_sums import add_weighted, is_averaged, joined_trees, tree_bytes
@@ -129,6 +129,11 @@ class RunGroup:
         return every.pop() if len(every) == 1 else None
 
     @cached_property
+    def any_place(self) -> bool:
+        """Whether clients have the same bits at every place of a stack."""
+        return all(run.any_place for run in self.runs)
+
+    @cached_property
     def has_client_hooks(self) -> bool:
         """Whether the method changes the local training."""
         methods = [method for method in (self.runs[0].method, self.runs[0].twin) if method is not None]
@@ -212,7 +217,7 @@ class RoundStart:
         """Return the local training of the participants at these positions."""
         parts = self._group.parts(positions)
         init = self._init(parts, positions)
-        batches = self._group.runs[0].setup.images.stack(self._inputs.batches(positions))
+        batches, order = self._batches(positions)
         own: Iterable[OwnBatch] = ()
         if self._group.runs[0].own_NM is not None:
             members = [(self._group.runs[part.run], self._inputs.cohort_N[part.in_all]) for part in parts]
@@ -222,7 +227,19 @@ class RoundStart:
         if twins:
             numbers = _differing(self._group.hyperparameters_of_twins, twins, positions)
             twin = replace(task, method=twins[0], hyperparameters=numbers, extra=frozenset())
-        return ChunkJob(task, init, batches, own, twin)
+        job = ChunkJob(task, init, batches, own, twin)
+        return job if order is None else job.ordered(order)
+
+    def _batches(self, positions: slice) -> tuple[StackedBatches | LeavingBatches, Tensor | None]:
+        """The participants' batches, and the order in which they are: by falling numbers of steps, where that helps."""
+        images, drawn = self._group.runs[0].setup.images, self._inputs.batches(positions)
+        steps_n = [] if self._inputs.steps_N is None else self._inputs.steps_N[positions]
+        if len(set(steps_n)) < 2 or not self._group.any_place:
+            return images.stack(drawn), None
+        order = sorted(range(len(steps_n)), key=steps_n.__getitem__, reverse=True)
+        order_n = torch.tensor(order)
+        drawn = {name: leaf.index_select(0, order_n) for name, leaf in drawn.items()}
+        return LeavingBatches(images, drawn, [steps_n[at] for at in order]), order_n
 
     def _init(self, parts: Sequence[_Part], positions: slice) -> ClientInit:
         """The participants' state before training: what the server sends, and what stayed on them."""

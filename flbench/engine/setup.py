@@ -32,6 +32,7 @@ from flbench.engine.optimizers import Adam, Sgd
 from flbench.engine.partial_batches import stacks_partial_batches
 from flbench.engine.randomness import check_network, check_same_weights, without_draws
 from flbench.engine.run import TrainingSetup
+from flbench.engine.stack_bits import any_place
 from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
 from flbench.errors import UserError
@@ -238,7 +239,7 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, setup: Traini
             with without_draws(f"partition {experiment.partition.label()}"):
                 shards = shards_of(experiment, data)
             require_batches(experiment, map(len, shards.train))
-            return FederatedTrainer(
+            trainer = FederatedTrainer(
                 setup,
                 method=cast(Method, experiment.method),
                 network=network,
@@ -249,6 +250,8 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, setup: Traini
                 sampler=cast(Sampler, experiment.cohort),
                 finetune=experiment.finetune,
             )
+            trainer.may_order_stacks(any_place(trainer))
+            return trainer
         case Centralized():
             order = stream(experiment.seed, "held out").permutation(len(data.train.labels))
             held_out = experiment.held_out(len(order))

@@ -79,6 +79,20 @@ def same_bits_together(trainers: Sequence[FederatedTrainer]) -> list[list[int]]:
     return groups
 
 
+def any_place(trainer: FederatedTrainer) -> bool:
+    """Return whether each client of a run has the same bits at every place of a stack, on a CPU, of any size above one.
+
+    False also where nothing is gained: all clients take the same number of steps.
+    """
+    run, executor = trainer.run, trainer.executor
+    if trainer.device.type != "cpu" or not isinstance(executor, StackedExecutor) or run.shares:
+        return False
+    if RunGroup((run,)).common_steps is not None or run.cohort_size < 2:
+        return False
+    step = _Operations.of_a_step(trainer, executor)
+    return step is not None and step.allows(1, run.counts_NY)
+
+
 class _Operations(TorchDispatchMode):
     """Looks at the operations of a stack.
 
