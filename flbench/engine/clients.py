@@ -5,7 +5,7 @@ Shape suffixes: N clients (absent for one), Y classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -68,6 +68,8 @@ class ClientInit:
         relative_size: number of training samples over the mean of all clients of the run.
         keys: of the hooks' random numbers; None if no hook draws any.
         twin: parameters and buffers of the second set of weights, as far as the client keeps them; empty without one.
+        leave_after: the numbers of steps of the clients of a stack that they leave, the largest first; empty for a
+            stack in which they wait.
     """
 
     params: Tree
@@ -79,6 +81,7 @@ class ClientInit:
     relative_size: Tensor
     keys: Tensor | None = None
     twin: Tree = field(default_factory=dict)
+    leave_after: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -123,13 +126,15 @@ class ChunkJob:
 
     def ordered(self, order_N: Tensor) -> ChunkJob:
         """Return the job with its clients in another order, in which their batches are already."""
+        assert isinstance(self.batches, LeavingBatches)
 
         def at(leaf: Tensor) -> Tensor:
             return leaf.index_select(0, order_N)
 
         own = ((at(images), at(labels), at(there)) for images, labels, there in self.own)
         twin = None if self.twin is None else self.twin.mapped(at)
-        return ChunkJob(self.task.mapped(at), map_tensors(self.init, at), self.batches, own, twin, order_N)
+        init = replace(map_tensors(self.init, at), leave_after=self.batches.leave_after)
+        return ChunkJob(self.task.mapped(at), init, self.batches, own, twin, order_N)
 
     def in_place(self, result: ClientResult) -> ClientResult:
         """Return the result with the clients in the order of their positions."""

@@ -85,18 +85,18 @@ class LeavingBatches:
     Attributes:
         images: the data set.
         drawn: what ``side_by_side`` describes, the clients with the most steps first.
-        steps: the local steps of each of these clients.
+        leave_after: the local steps of each of these clients.
     """
 
     images: DeviceData
     drawn: Tree
-    steps_N: Sequence[int]
+    leave_after: Sequence[int]
 
     def steps(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]:
         """As ``StackedBatches.steps``; the first axis has the clients that have not left."""
-        for first, last in pairwise(sorted({0, *self.steps_N})):
-            clients = sum(steps >= last for steps in self.steps_N)  # exact: whole numbers
-            some = slice(max(clients, min(STAY, len(self.steps_N))))
+        for first, last in pairwise(sorted({0, *self.leave_after})):
+            clients = sum(steps >= last for steps in self.leave_after)  # exact: whole numbers
+            some = slice(max(clients, min(STAY, len(self.leave_after))))
             yield from self.images.stack({name: leaf[some, first:last] for name, leaf in self.drawn.items()}).steps()
 
 

@@ -101,16 +101,17 @@ def _steps(
 ) -> tuple[Tree, Tree, Tree, Tensor]:
     """Return parameters, buffers, the optimizer's state and the mean loss after the steps of SGD."""
     now = _Moved(tmap(torch.clone, start.params), buffers, tmap(torch.clone, start.velocity), {})
-    number_N, unequal = start.steps, isinstance(start.steps, Tensor)
+    number_N, leave = start.steps, start.leave_after
     left: list[_Moved] = []  # of the clients that have left the stack
-    for clients, steps in groupby(enumerate(batches), lambda step: len(step[1][1]) if unequal else 1):
-        if unequal and clients < len(start.counts_Y):
+    for clients, steps in groupby(enumerate(batches), lambda step: len(step[1][1]) if leave else 1):
+        if leave and clients < len(start.counts_Y):
             left.insert(0, now.of(slice(clients, None)))
             stay = itemgetter(slice(clients))
             now, frozen = now.of(slice(clients)), tmap(stay, frozen)
             start, task = map_tensors(start, stay), task.mapped(stay)
             lifted = LiftedHooks(task.method, lift, task, start)
-        now = _steps_together(passes, lift, lifted, task, start, now, frozen, steps)
+        everyones = leave[clients - 1] if leave else 0
+        now = _steps_together(passes, lift, lifted, task, start, now, frozen, steps, everyones)
     kept = ("params", "buffers", "velocity", "loss")
     params, buffers, velocity, loss = (joined_trees([getattr(one, name) for one in (now, *left)]) for name in kept)
     return params, buffers, velocity, loss["loss"] / number_N
@@ -151,20 +152,24 @@ def _steps_together(
     now: _Moved,
     frozen: Tree,
     batches: Iterable[tuple[int, Step]],
+    everyones: int,
 ) -> _Moved:
-    """Return what some steps make of a client, or of a stack from which no client leaves; parameters in place."""
+    """Return what some steps make of a client, or of a stack from which no client leaves; parameters in place.
+
+    All clients take the first ``everyones`` of the steps of the round; the others are taken by those whose number is
+    higher.
+    """
     sgd, names = task.sgd, list(start.params)
     params, buffers, velocity, taken = now.params, now.buffers, now.velocity, now.taken
     gradient = gradient_of(passes, lifted, task.autocast)
     gradient_there = gradient_of(passes, lifted, task.autocast) if lifted.perturbs else None
     rates = _rates_of(task.each.get("lr", sgd.lr), params)
     number_N = start.steps if isinstance(start.steps, Tensor) else None
-    fewest = 0 if number_N is None or not number_N.is_cpu else int(number_N.min())  # reading a GPU's would wait for it
     notes, takes = [], []
     for step, (images, labels, sizes, key) in batches:
         lifted.begin(step)
         # Which clients (N,) take this step; None if all do.
-        training = None if number_N is None or step < fewest else step < number_N
+        training = None if number_N is None or step < everyones else step < number_N
         buffers_before = buffers if training is None else tmap(torch.clone, buffers)
         batch = images, (labels, sizes), gradient.taught(images) if lifted.teachers else {}
         seen = {**buffers, **frozen} if frozen else buffers

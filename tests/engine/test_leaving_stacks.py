@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
-from flbench.config import parse_experiment
-from flbench.data.datasets import load
+from flbench.config import Federated, parse_experiment
+from flbench.data.datasets import Dataset, load
 from flbench.engine.device_data import STAY, LeavingBatches
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.run import RoundInputs
 from flbench.engine.server_round import RoundStart
 from flbench.engine.setup import make_trainer
 from flbench.methods.base import Method
+from flbench.models.base import Model
 from flbench.registry import METHODS, NORMS
 from tests.conformance.methods.cases import case_of
 from tests.samples import fast
@@ -27,11 +28,23 @@ UNEQUAL: dict[str, Any] = {
 }
 
 
-def trainer_of(ordered: bool, **fields: Any) -> FederatedTrainer:
-    given = {name: value for name, value in (UNEQUAL | fields).items() if value is not None}
-    experiment = parse_experiment(given)
-    trainer, _ = make_trainer(experiment, load(experiment.dataset), device="cpu", executor="stacked", pool=1)
+def experiment_of(**fields: Any) -> Federated:
+    experiment = parse_experiment({name: value for name, value in (UNEQUAL | fields).items() if value is not None})
+    assert isinstance(experiment, Federated)
+    return experiment
+
+
+def as_made(**fields: Any) -> FederatedTrainer:
+    experiment = experiment_of(**fields)
+    trainer, _ = make_trainer(
+        experiment, load(cast(Dataset, experiment.dataset)), device="cpu", executor="stacked", pool=1
+    )
     assert isinstance(trainer, FederatedTrainer)
+    return trainer
+
+
+def trainer_of(ordered: bool, **fields: Any) -> FederatedTrainer:
+    trainer = as_made(**fields)
     assert trainer.run.any_place, "stacks could not be ordered, and the test would compare nothing"
     if not ordered:
         trainer.may_order_stacks(False)
@@ -77,7 +90,7 @@ def test_every_method(method: str) -> None:
     "norm", fast([name for name, norm in NORMS.classes.items() if not norm.lock_step], "bn", "ln", "fixbn")
 )
 def test_every_norm_of_vectors(norm: str) -> None:
-    if NORMS.parse(norm).problem(tuple(parse_experiment(UNEQUAL).model.sites((1, 8, 8)))) is None:
+    if NORMS.parse(norm).problem(tuple(cast(Model, experiment_of().model).sites((1, 8, 8)))) is None:
         agree(norm=norm, bias=True)
 
 
@@ -108,8 +121,4 @@ def test_several_runs_in_one_stack(method: str) -> None:
 @pytest.mark.parametrize("fields", [{"batch_size": 10, "min_size": 10}, {"local_epochs": None, "local_steps": 3}])
 def test_stacks_whose_bits_depend_on_places_are_not_ordered(fields: dict[str, Any]) -> None:
     """Logits of ten samples and classes begin at four alignments; and where all take equal steps nobody can leave."""
-    given = {name: value for name, value in (UNEQUAL | fields).items() if value is not None}
-    experiment = parse_experiment(given)
-    trainer, _ = make_trainer(experiment, load(experiment.dataset), device="cpu", executor="stacked", pool=1)
-    assert isinstance(trainer, FederatedTrainer)
-    assert not trainer.run.any_place
+    assert not as_made(**fields).run.any_place
