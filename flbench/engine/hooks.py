@@ -160,8 +160,7 @@ class LiftedHooks:
                 self._all_clients = self._all_clients[0], _at(self._all_clients[1], step)
 
     def _teachers(self, start: ClientInit) -> dict[str, tuple[Tree, Tree]]:
-        with torch.no_grad():
-            given: dict[str, Tree] = self._apply("teachers")
+        given: dict[str, Tree] = self._apply("teachers")
         params = self.of_network(start.params)
         known = params.keys() | start.buffers.keys()
         for teacher, tree in given.items():

@@ -28,6 +28,7 @@ from flbench.models.layers import at_least_float
 Steps = Iterable[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]
 
 
+@torch.no_grad()
 def local_train(
     passes: Passes,
     lift: Lift,
@@ -62,25 +63,25 @@ def local_train(
         steps = [(images, labels, key) for images, labels, _, key in batches]
         names, of_network = lifted.of_network(params).keys(), lifted.of_network
         training = OwnTraining(steps, passes, names, of_network, buffers, frozen, task.autocast)
-        params, loss = lifted.train(params, training, training.forward)
+        with torch.enable_grad():
+            params, loss = lifted.train(params, training, training.forward)
     else:
         params, buffers, velocity, loss = _steps(passes, lift, lifted, task, start, batches, buffers, frozen)
     lifted.begin(-1)
-    with torch.no_grad():
-        statistics: Tree = {}
-        if task.method.statistics:
-            trained = params, {**buffers, **frozen}
-            w, seen = trained if task.method.statistics_of == "trained" else (start.params, start.buffers)
-            model = lifted.of_network(w), seen
-            with evaluating([passes.network]), autocast(start.counts_Y.device, task.autocast):
-                statistics = class_statistics(
-                    lambda images: at_least_float(passes.forward(*model, images)[0]),
-                    own,
-                    start.counts_Y,
-                    covariances=task.method.statistics == "covariance",
-                )
-        state, message = lifted.finish(params, buffers, statistics)
-        sent, state = lifted.upload(start.params, params, state)
+    statistics: Tree = {}
+    if task.method.statistics:
+        trained = params, {**buffers, **frozen}
+        w, seen = trained if task.method.statistics_of == "trained" else (start.params, start.buffers)
+        model = lifted.of_network(w), seen
+        with evaluating([passes.network]), autocast(start.counts_Y.device, task.autocast):
+            statistics = class_statistics(
+                lambda images: at_least_float(passes.forward(*model, images)[0]),
+                own,
+                start.counts_Y,
+                covariances=task.method.statistics == "covariance",
+            )
+    state, message = lifted.finish(params, buffers, statistics)
+    sent, state = lifted.upload(start.params, params, state)
     return ClientResult(params, buffers, velocity, state, message, loss, sent)
 
 
@@ -117,31 +118,28 @@ def _steps(
         notes.append(note)
         takes.append(training)
         if gradient_there is not None:
-            with torch.no_grad():
-                there = lifted.perturbed(params, grads)
+            there = lifted.perturbed(params, grads)
             there = {name: there[name] for name in names}  # a method may give them another order
             _, grads = gradient_there(there, tmap(torch.clone, seen), *batch)
             grads = phase.of_gradient(grads)
-        with torch.no_grad():
-            weights = list(params.values())
-            if sgd.clips:
-                grads = lift(partial(sgd.clipped, head=task.head))(grads, params)
-            if sgd.coupled_decay:
-                leaves = torch._foreach_add([grads[name] for name in names], weights, alpha=sgd.coupled_decay)
-                grads = dict(zip(names, leaves, strict=True))
-            direction = lifted.direction(params, grads)
-            if sgd.has_state:
-                # The first direction becomes the state; weights and gradients are overwritten.
-                direction = direction if velocity else tmap(torch.clone, direction)
-                taken = phase.counted(taken, params)
-                direction, moved = sgd.advance(direction, velocity, params, taken)
-                velocity = _where(training, phase.of_state(moved, velocity), velocity)
-            steps = _where(training, phase.of_step(lifted.step(params, direction)))
-            _descend(weights, [steps[name] for name in names], rates)  # a method may give them another order
-            buffers = _where(training, buffers, buffers_before)
-    with torch.no_grad():
-        every = zip(takes, gradient.losses(notes), strict=True)
-        losses = [_where(training, {"loss": loss})["loss"] for training, loss in every]
+        weights = list(params.values())
+        if sgd.clips:
+            grads = lift(partial(sgd.clipped, head=task.head))(grads, params)
+        if sgd.coupled_decay:
+            leaves = torch._foreach_add([grads[name] for name in names], weights, alpha=sgd.coupled_decay)
+            grads = dict(zip(names, leaves, strict=True))
+        direction = lifted.direction(params, grads)
+        if sgd.has_state:
+            # The first direction becomes the state; weights and gradients are overwritten.
+            direction = direction if velocity else tmap(torch.clone, direction)
+            taken = phase.counted(taken, params)
+            direction, moved = sgd.advance(direction, velocity, params, taken)
+            velocity = _where(training, phase.of_state(moved, velocity), velocity)
+        steps = _where(training, phase.of_step(lifted.step(params, direction)))
+        _descend(weights, [steps[name] for name in names], rates)  # a method may give them another order
+        buffers = _where(training, buffers, buffers_before)
+    every = zip(takes, gradient.losses(notes), strict=True)
+    losses = [_where(training, {"loss": loss})["loss"] for training, loss in every]
     loss = reduce(torch.add, losses) / start.steps  # one by one: zeros of steps not taken change no bit
     return params, buffers, velocity, loss
 
