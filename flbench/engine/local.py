@@ -67,7 +67,8 @@ def local_train(
             params, loss = lifted.train(params, training, training.forward)
     else:
         params, buffers, velocity, loss = _steps(passes, lift, lifted, task, start, batches, buffers, frozen)
-    lifted.begin(-1)
+    if lifted.active:
+        lifted.begin(-1)
     statistics: Tree = {}
     if task.method.statistics:
         trained = params, {**buffers, **frozen}
@@ -98,13 +99,15 @@ def _steps(
     """Return parameters, buffers, the optimizer's state and the mean loss after the steps of SGD."""
     sgd, names = task.sgd, list(start.params)
     params, velocity = tmap(torch.clone, start.params), tmap(torch.clone, start.velocity)
+    weights = list(params.values())
     gradient = gradient_of(passes, lifted, task.autocast)
     gradient_there = gradient_of(passes, lifted, task.autocast) if lifted.perturbs else None
     rates = _rates_of(task.each.get("lr", sgd.lr), params)
-    taken: int | Tree = 0  # steps, each parameter's where they differ
+    taken: int | Tree = 0  # steps, of each parameter where they differ
     notes, takes = [], []
     for step, (images, labels, sizes, key) in enumerate(batches):
-        lifted.begin(step)
+        if lifted.active:
+            lifted.begin(step)
         # Which clients (N,) take this step; None if all do.
         training = step < start.steps if isinstance(start.steps, Tensor) else None
         buffers_before = buffers if training is None else tmap(torch.clone, buffers)
@@ -112,17 +115,18 @@ def _steps(
         seen = {**buffers, **frozen} if frozen else buffers
         if key is not None:
             seen = {**seen, **{name: key ^ number for name, number in passes.mask_keys.items()}}
-        phase = lifted.phase(names)
+        phase = lifted.phase(names) if lifted.has_rates else None
         note, grads = gradient(params, seen, *batch)
-        grads = phase.of_gradient(grads)
+        if phase:
+            grads = phase.of_gradient(grads)
         notes.append(note)
         takes.append(training)
         if gradient_there is not None:
             there = lifted.perturbed(params, grads)
             there = {name: there[name] for name in names}  # a method may give them another order
             _, grads = gradient_there(there, tmap(torch.clone, seen), *batch)
-            grads = phase.of_gradient(grads)
-        weights = list(params.values())
+            if phase:
+                grads = phase.of_gradient(grads)
         if sgd.clips:
             grads = lift(partial(sgd.clipped, head=task.head))(grads, params)
         if sgd.coupled_decay:
@@ -132,11 +136,13 @@ def _steps(
         if sgd.has_state:
             # The first direction becomes the state; weights and gradients are overwritten.
             direction = direction if velocity else tmap(torch.clone, direction)
-            taken = phase.counted(taken, params)
+            taken = phase.counted(taken, params) if phase else step + 1
             direction, moved = sgd.advance(direction, velocity, params, taken)
-            velocity = _where(training, phase.of_state(moved, velocity), velocity)
-        steps = _where(training, phase.of_step(lifted.step(params, direction)))
-        _descend(weights, [steps[name] for name in names], rates)  # a method may give them another order
+            moved = phase.of_state(moved, velocity) if phase else moved
+            velocity = _where(training, moved, velocity)
+        change = lifted.step(params, direction)
+        change = _where(training, phase.of_step(change) if phase else change)
+        _descend(weights, [change[name] for name in names], rates)  # a method may give them another order
         buffers = _where(training, buffers, buffers_before)
     every = zip(takes, gradient.losses(notes), strict=True)
     losses = [_where(training, {"loss": loss})["loss"] for training, loss in every]

@@ -24,7 +24,7 @@ from torch import Tensor
 from flbench.config.schedules import CONSTANT
 from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTask, Train, map_tensors
 from flbench.engine.device_data import OwnBatch
-from flbench.engine.hooks import CLIENT_HOOKS
+from flbench.engine.hooks import own_hooks
 from flbench.engine.run import RoundInputs, Run, own_batches
 from flbench.engine.tree_sums import add_weighted, is_averaged, joined_trees, tree_bytes
 from flbench.engine.watch import watched
@@ -132,7 +132,7 @@ class RunGroup:
     def has_client_hooks(self) -> bool:
         """Whether the method changes the local training."""
         methods = [method for method in (self.runs[0].method, self.runs[0].twin) if method is not None]
-        return any(overrides(type(method), hook) for method in methods for hook in CLIENT_HOOKS)
+        return any(own_hooks(type(method)) for method in methods)
 
     @property
     def dtype(self) -> torch.dtype:
