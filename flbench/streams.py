@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
@@ -29,7 +29,7 @@ class _Key(ISeedSequence):
 
 
 @lru_cache(maxsize=1000)  # a round of a small network draws from a stream of each client
-def _key(seed: int, purpose: str) -> _Key:
+def _key(seed: int, purpose: str) -> Any:
     return _Key(np.array([seed, code(purpose)], dtype=np.uint64))
 
 
@@ -46,4 +46,4 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
         raise ValueError(f"at most three indices, got {indices}")
     counter = np.zeros(4, dtype=np.uint64)
     counter[1 : 1 + len(indices)] = indices  # word 0 counts the draws themselves
-    return np.random.Generator(np.random.Philox(cast(Any, _key(seed, purpose)), counter=counter))
+    return np.random.Generator(np.random.Philox(_key(seed, purpose), counter=counter))

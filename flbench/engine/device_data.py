@@ -180,13 +180,13 @@ def side_by_side(batches: Sequence[ClientBatches]) -> Tree:
         are partial batches also ``sizes_NE``; if the network has dropout also ``keys_NE``. E is the largest number of
         steps; the steps that a client does not take are zero, and leave no trace in its training.
     """
-    steps = max(len(batch.rows_EB) for batch in batches)
     arrays = {
         "rows_NEB": [batch.rows_EB for batch in batches],
         "crops_NEB3": [batch.crops_EB3 for batch in batches if batch.crops_EB3 is not None],
         "sizes_NE": [batch.sizes_E for batch in batches if batch.sizes_E is not None],
         "keys_NE": [batch.keys_E for batch in batches if batch.keys_E is not None],
     }
+    steps = max(map(len, arrays["rows_NEB"]))
     return {name: torch.from_numpy(_padded(of_clients, steps)) for name, of_clients in arrays.items() if of_clients}
 
 

@@ -97,20 +97,22 @@ def _steps(
     frozen: Tree,
 ) -> tuple[Tree, Tree, Tree, Tensor]:
     """Return parameters, buffers, the optimizer's state and the mean loss after the steps of SGD."""
-    sgd, names = task.sgd, list(start.params)
+    sgd, names, active = task.sgd, list(start.params), lifted.active
+    clips, coupled_decay, has_state = sgd.clips, sgd.coupled_decay, sgd.has_state
     params, velocity = tmap(torch.clone, start.params), tmap(torch.clone, start.velocity)
     weights = list(params.values())
     gradient = gradient_of(passes, lifted, task.autocast)
     gradient_there = gradient_of(passes, lifted, task.autocast) if lifted.perturbs else None
     rates = _rates_of(task.each.get("lr", sgd.lr), params)
     taken: int | Tree = 0  # steps, of each parameter where they differ
-    notes, takes = [], []
+    notes, takes = [], []  # takes: which clients (N,) take each step; empty if all do
     for step, (images, labels, sizes, key) in enumerate(batches):
-        if lifted.active:
+        if active:
             lifted.begin(step)
-        # Which clients (N,) take this step; None if all do.
-        training = step < start.steps if isinstance(start.steps, Tensor) else None
-        buffers_before = buffers if training is None else tmap(torch.clone, buffers)
+        buffers_before = buffers
+        if isinstance(start.steps, Tensor):
+            takes.append(step < start.steps)
+            buffers_before = tmap(torch.clone, buffers)
         batch = images, (labels, sizes), gradient.taught(images) if lifted.teachers else {}
         seen = {**buffers, **frozen} if frozen else buffers
         if key is not None:
@@ -120,32 +122,34 @@ def _steps(
         if phase:
             grads = phase.of_gradient(grads)
         notes.append(note)
-        takes.append(training)
         if gradient_there is not None:
             there = lifted.perturbed(params, grads)
             there = {name: there[name] for name in names}  # a method may give them another order
             _, grads = gradient_there(there, tmap(torch.clone, seen), *batch)
             if phase:
                 grads = phase.of_gradient(grads)
-        if sgd.clips:
+        if clips:
             grads = lift(partial(sgd.clipped, head=task.head))(grads, params)
-        if sgd.coupled_decay:
-            leaves = torch._foreach_add([grads[name] for name in names], weights, alpha=sgd.coupled_decay)
+        if coupled_decay:
+            leaves = torch._foreach_add([grads[name] for name in names], weights, alpha=coupled_decay)
             grads = dict(zip(names, leaves, strict=True))
-        direction = lifted.direction(params, grads)
-        if sgd.has_state:
+        direction = lifted.direction(params, grads) if active else grads
+        if has_state:
             # The first direction becomes the state; weights and gradients are overwritten.
             direction = direction if velocity else tmap(torch.clone, direction)
             taken = phase.counted(taken, params) if phase else step + 1
             direction, moved = sgd.advance(direction, velocity, params, taken)
             moved = phase.of_state(moved, velocity) if phase else moved
-            velocity = _where(training, moved, velocity)
-        change = lifted.step(params, direction)
-        change = _where(training, phase.of_step(change) if phase else change)
+            velocity = _where(takes[-1], moved, velocity) if takes else moved
+        change = lifted.step(params, direction) if active else direction
+        if phase:
+            change = phase.of_step(change)
+        if takes:
+            change, buffers = _where(takes[-1], change), _where(takes[-1], buffers, buffers_before)
         _descend(weights, [change[name] for name in names], rates)  # a method may give them another order
-        buffers = _where(training, buffers, buffers_before)
-    every = zip(takes, gradient.losses(notes), strict=True)
-    losses = [_where(training, {"loss": loss})["loss"] for training, loss in every]
+    losses = gradient.losses(notes)
+    if takes:
+        losses = [_where(training, {"loss": loss})["loss"] for training, loss in zip(takes, losses, strict=True)]
     loss = reduce(torch.add, losses) / start.steps  # one by one: zeros of steps not taken change no bit
     return params, buffers, velocity, loss
 
@@ -178,10 +182,8 @@ def _descend(weights: list[Tensor], direction: list[Tensor], rates: float | list
         torch._foreach_add_(weights, direction, alpha=-rates)
 
 
-def _where(training: Tensor | None, new: Tree, old: Tree | None = None) -> Tree:
+def _where(training: Tensor, new: Tree, old: Tree | None = None) -> Tree:
     """``new`` for the clients that take this step, ``old`` (or zero) for those that have taken all of theirs."""
-    if training is None:
-        return new
     return {
         name: torch.where(training.view(-1, *[1] * (leaf.dim() - 1)), leaf, old[name] if old else 0)
         for name, leaf in new.items()
