@@ -8,13 +8,14 @@ see the same partition, cohorts and batches.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, cast
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
+
+from flbench.codes import code
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,11 @@ class _Key(ISeedSequence):
 
     def generate_state(self, n_words: int, dtype: Any = np.uint64) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return self.key
+
+
+@lru_cache(maxsize=1000)  # a round of a small network draws from a stream of each client
+def _key(seed: int, purpose: str) -> Any:
+    return _Key(np.array([seed, code(purpose)], dtype=np.uint64))
 
 
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
@@ -40,15 +46,4 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
         raise ValueError(f"at most three indices, got {indices}")
     counter = np.zeros(4, dtype=np.uint64)
     counter[1 : 1 + len(indices)] = indices  # word 0 counts the draws themselves
-    key = np.array([seed, code(purpose)], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(cast(Any, _Key(key)), counter=counter))
-
-
-@cache
-def code(purpose: str) -> int:
-    """Return a fixed 64-bit number for a purpose or a parameter's name.
-
-    >>> code("batches")
-    16089598117798311494
-    """
-    return int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")
+    return np.random.Generator(np.random.Philox(_key(seed, purpose), counter=counter))

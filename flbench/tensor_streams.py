@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from flbench.codes import code
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -60,8 +62,6 @@ def client_keys(seed: int, clients_N: Tensor, round: int | Tensor) -> Tensor:
 
 
 def _of_round(who: str, seed: int, round: int | Tensor) -> Any:
-    from flbench.streams import code  # here: it imports numpy, which a list of methods does not need
-
     start = code(f"{who} of seed {seed}")
     if isinstance(round, int):
         return signed(start + _ROUND * round)
@@ -94,8 +94,6 @@ class Random:
 
     def _uniform(self, purpose: str, like: Tensor, parts: int) -> Tensor:
         import torch
-
-        from flbench.streams import code
 
         key = torch.as_tensor(self.key, device=like.device) ^ signed(code(f"{purpose}, step {self.step}"))
         # A leaf that the clients of a stack share has one place on the axis of the clients.

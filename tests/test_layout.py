@@ -24,7 +24,8 @@ ROOMS = [
     "training_problem", "trained", "execution", "execution_types", "studies", "probes", "fisher", "theory", "engine",
     "methods", "metrics", "models", "checkpoints", "run_sources",
     "data", "store", "halving", "config", "registry", "references", "metric_specs", "discovery", "plugin_files",
-    "messages", "tensor_streams", "streams", "sums", "choices", "errors", "parquet_files", "regular", "literal",
+    "messages", "tensor_streams", "streams", "codes", "sums", "choices", "errors", "parquet_files", "regular",
+    "literal",
 ]  # fmt: skip
 
 
@@ -105,7 +106,7 @@ def test_help_imports_nothing_slow() -> None:
 
 #: Rooms whose code computes the numbers of runs.
 COMPUTING = ("execution", "studies", "probes", "fisher", "theory", "engine", "methods", "metrics", "models", "data",
-             "halving", "tensor_streams", "streams")  # fmt: skip
+             "halving", "tensor_streams", "streams", "codes")  # fmt: skip
 
 #: What a line with ``sum`` says if it adds no floats.
 EXACT = re.compile(r"# exact: (tensors|whole numbers)$")

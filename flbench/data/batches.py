@@ -63,12 +63,14 @@ def partial_rows(
     """
     generator = stream(seed, "batches", client, round)
     per_epoch = -(-len(rows) // batch_size)
-    permutations = rows[np.newaxis].repeat(-(-steps // per_epoch), axis=0)
+    epochs, missing = -(-steps // per_epoch), per_epoch * batch_size - len(rows)
+    permutations = rows[np.newaxis].repeat(epochs, axis=0)
     generator.permuted(permutations, axis=1, out=permutations)
-    batches = np.pad(permutations, [(0, 0), (0, per_epoch * batch_size - len(rows))], constant_values=-1)
-    batches = batches.reshape(-1, batch_size)[:steps]
-    present = batches >= 0
-    return np.where(present, batches, batches[:, :1]), present.sum(1)
+    first_of_last = permutations[:, [(per_epoch - 1) * batch_size]]
+    batches = np.concatenate([permutations, first_of_last.repeat(missing, axis=1)], axis=1)
+    sizes = np.full((epochs, per_epoch), batch_size)
+    sizes[:, -1] -= missing
+    return batches.reshape(-1, batch_size)[:steps], sizes.reshape(-1)[:steps]
 
 
 def consecutive_rows(rows: Rows, *, seed: int, first_step: int, steps: int, batch_size: int) -> Rows:

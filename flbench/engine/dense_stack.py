@@ -29,6 +29,9 @@ from flbench.models.layers import Dense, Flatten, Relu, multiplied
 from flbench.models.network import Network, pure_forward
 from flbench.models.norm_layers import Normalization
 
+#: Autograd's operation; torch looks each part of its name up anew.
+_threshold_backward = torch.ops.aten.threshold_backward.grad_input
+
 #: A layer with its path in the network.
 DenseLayer = tuple[str, nn.Module]
 
@@ -88,7 +91,7 @@ class _Relu:
     def backward(self, params: Tree, gradient: Tensor, grads: Tree) -> Tensor:
         # In place, or as autograd in the layout of y: the bits of a product depend on the layout of its factors.
         out = gradient if gradient.stride() == self._y.stride() else torch.empty_like(self._y)
-        torch.ops.aten.threshold_backward.grad_input(gradient, self._y, 0, grad_input=out)
+        _threshold_backward(gradient, self._y, 0, grad_input=out)
         return out
 
 

@@ -209,15 +209,14 @@ def side_by_side(batches: Sequence[ClientBatches]) -> Tree:
         are partial batches also ``sizes_NE``; if the network has dropout also ``keys_NE``. E is the largest number of
         steps; the steps that a client does not take are zero, and leave no trace in its training.
     """
-    steps = max(len(batch.rows_EB) for batch in batches)
-    arrays = {"rows_NEB": np.stack([_padded(batch.rows_EB, steps) for batch in batches])}
-    if crops := [_padded(batch.crops_EB3, steps) for batch in batches if batch.crops_EB3 is not None]:
-        arrays["crops_NEB3"] = np.stack(crops)
-    if sizes := [_padded(batch.sizes_E, steps) for batch in batches if batch.sizes_E is not None]:
-        arrays["sizes_NE"] = np.stack(sizes)
-    if keys := [_padded(batch.keys_E, steps) for batch in batches if batch.keys_E is not None]:
-        arrays["keys_NE"] = np.stack(keys)
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    arrays = {
+        "rows_NEB": [batch.rows_EB for batch in batches],
+        "crops_NEB3": [batch.crops_EB3 for batch in batches if batch.crops_EB3 is not None],
+        "sizes_NE": [batch.sizes_E for batch in batches if batch.sizes_E is not None],
+        "keys_NE": [batch.keys_E for batch in batches if batch.keys_E is not None],
+    }
+    steps = max(map(len, arrays["rows_NEB"]))
+    return {name: torch.from_numpy(_padded(of_clients, steps)) for name, of_clients in arrays.items() if of_clients}
 
 
 def own_rows(rows: Sequence[Rows]) -> Tensor:
@@ -226,8 +225,12 @@ def own_rows(rows: Sequence[Rows]) -> Tensor:
     return torch.from_numpy(np.stack([np.append(own, own[:1].repeat(width - len(own))) for own in rows]))
 
 
-def _padded(array: Rows, steps: int) -> Rows:
-    return array if len(array) == steps else np.pad(array, [(0, steps - len(array)), *[(0, 0)] * (array.ndim - 1)])
+def _padded(of_clients: Sequence[Rows], steps: int) -> Rows:
+    """The arrays of clients side by side, with zeros after those of fewer steps; np.pad takes 20 times as long."""
+    out = np.zeros((len(of_clients), steps, *of_clients[0].shape[1:]), dtype=np.int64)
+    for own, array in zip(out, of_clients, strict=True):
+        own[: len(array)] = array
+    return out
 
 
 def on_device(tree: Tree, device: torch.device) -> Tree:

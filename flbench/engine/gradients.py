@@ -39,7 +39,7 @@ class Passes:
 
 
 class Gradient(Protocol):
-    """The passes of a round's local steps."""
+    """The passes of a round's local steps, called without torch's gradient."""
 
     def taught(self, images: Tensor) -> dict[str, Outputs]:
         """Return the teachers' outputs on a batch."""
@@ -78,9 +78,10 @@ class ByAutograd:
         self, params: Tree, buffers: Tree, images: Tensor, target: Target, taught: Mapping[str, Outputs]
     ) -> tuple[Tensor, Tree]:
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
-        with autocast(images.device, self._autocast):
-            features, logits = self._passes.forward(self._lifted.of_network(leaves), buffers, images)
-        loss, objective = self._lifted.loss_terms(leaves, target, features, logits, taught)
+        with torch.enable_grad():
+            with autocast(images.device, self._autocast):
+                features, logits = self._passes.forward(self._lifted.of_network(leaves), buffers, images)
+            loss, objective = self._lifted.loss_terms(leaves, target, features, logits, taught)
         grads = torch.autograd.grad(
             objective, list(leaves.values()), torch.ones_like(objective), allow_unused=True, materialize_grads=True
         )
@@ -105,7 +106,6 @@ class ByHand:
             every = {name: stack.forward(*models[name], images) for name, stack in self._teachers.items()}
         return {name: Outputs(*outputs) for name, outputs in every.items()}
 
-    @torch.no_grad()
     def __call__(
         self, params: Tree, buffers: Tree, images: Tensor, target: Target, taught: Mapping[str, Outputs]
     ) -> tuple[Any, Tree]:
@@ -148,12 +148,11 @@ class ByHand:
 
 @contextmanager
 def evaluating(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Without gradient, in evaluation mode."""
+    """In evaluation mode."""
     for module in modules:
         module.eval()
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
         for module in modules:
             module.train()

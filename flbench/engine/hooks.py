@@ -48,8 +48,10 @@ CLIENT_HOOKS = (
     "teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "rates", "train", "finish", "upload",
 )  # fmt: skip
 
-#: The phase in which all parameters move.
-_WHOLE = Phase({})
+
+def own_hooks(method: type[Method]) -> frozenset[str]:
+    """Return which of ``CLIENT_HOOKS`` a method has its own form of."""
+    return frozenset(hook for hook in CLIENT_HOOKS if overrides(method, hook))
 
 
 class _StackContext(Context):
@@ -67,7 +69,8 @@ class LiftedHooks:
     Attributes:
         teachers: the parameters and buffers of each teacher by its name.
         perturbs: whether the method perturbs the weights.
-        trains: whether it replaces the steps.
+        trains: whether it replaces the steps. ``has_rates``: whether it changes the rate of parameters.
+        active: whether it changes anything of the local training.
         own_loss: whether the loss is another one than the mean cross-entropy of the logits, or has other parameters.
     """
 
@@ -92,9 +95,10 @@ class LiftedHooks:
             self._own_context["key"] = start.keys
         self._stacked = start.relative_size.dim() == 1
         self._all_clients: tuple[Method, Context] | None = None
-        self._own = {hook for hook in CLIENT_HOOKS if overrides(type(method), hook)}
+        self._own = own_hooks(type(method))
         self._extra = task.extra
-        self.perturbs, self.trains = "perturbed" in self._own, "train" in self._own
+        self.perturbs, self.trains, self.has_rates = (hook in self._own for hook in ("perturbed", "train", "rates"))
+        self.active = bool(self._own)
         self.own_loss = bool(self._own & {"logits", "loss", "penalty"}) or bool(self._extra)
         self.teachers = self._teachers(start) if "teachers" in self._own else {}
 
@@ -154,14 +158,12 @@ class LiftedHooks:
 
     def begin(self, step: int) -> None:
         """Set the number of the local step that the hooks see; -1 after the last."""
-        if self._own:
-            self._context = _at(self._context, step)
-            if self._all_clients is not None:
-                self._all_clients = self._all_clients[0], _at(self._all_clients[1], step)
+        self._context = _at(self._context, step)
+        if self._all_clients is not None:
+            self._all_clients = self._all_clients[0], _at(self._all_clients[1], step)
 
     def _teachers(self, start: ClientInit) -> dict[str, tuple[Tree, Tree]]:
-        with torch.no_grad():
-            given: dict[str, Tree] = self._apply("teachers")
+        given: dict[str, Tree] = self._apply("teachers")
         params = self.of_network(start.params)
         known = params.keys() | start.buffers.keys()
         for teacher, tree in given.items():
@@ -217,9 +219,7 @@ class LiftedHooks:
         return out
 
     def phase(self, names: Sequence[str]) -> Phase:
-        """Return how far each parameter moves in this step, by default at the round's rate."""
-        if "rates" not in self._own:
-            return _WHOLE
+        """Return how far each parameter moves in this step."""
         if self._stacked and not self._method.elementwise:
             return Phase(self._mapped_rates(names))
         method, context = (self._method, self._context) if not self._stacked else self._of_all()

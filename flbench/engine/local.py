@@ -32,6 +32,7 @@ Step = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 Steps = Iterable[Step]
 
 
+@torch.no_grad()
 def local_train(
     passes: Passes,
     lift: Lift,
@@ -67,25 +68,26 @@ def local_train(
         steps = [(images, labels, key) for images, labels, _, key in batches]
         names, of_network = lifted.of_network(params).keys(), lifted.of_network
         training = OwnTraining(steps, passes, names, of_network, buffers, frozen, task.autocast)
-        params, loss = lifted.train(params, training, training.forward)
+        with torch.enable_grad():
+            params, loss = lifted.train(params, training, training.forward)
     else:
         params, buffers, velocity, loss = _steps(passes, lift, lifted, task, start, batches, buffers, frozen)
-    lifted.begin(-1)
-    with torch.no_grad():
-        statistics: Tree = {}
-        if task.method.statistics:
-            trained = params, {**buffers, **frozen}
-            w, seen = trained if task.method.statistics_of == "trained" else (start.params, start.buffers)
-            model = lifted.of_network(w), seen
-            with evaluating([passes.network]), autocast(start.counts_Y.device, task.autocast):
-                statistics = class_statistics(
-                    lambda images: at_least_float(passes.forward(*model, images)[0]),
-                    own,
-                    start.counts_Y,
-                    covariances=task.method.statistics == "covariance",
-                )
-        state, message = lifted.finish(params, buffers, statistics)
-        sent, state = lifted.upload(start.params, params, state)
+    if lifted.active:
+        lifted.begin(-1)
+    statistics: Tree = {}
+    if task.method.statistics:
+        trained = params, {**buffers, **frozen}
+        w, seen = trained if task.method.statistics_of == "trained" else (start.params, start.buffers)
+        model = lifted.of_network(w), seen
+        with evaluating([passes.network]), autocast(start.counts_Y.device, task.autocast):
+            statistics = class_statistics(
+                lambda images: at_least_float(passes.forward(*model, images)[0]),
+                own,
+                start.counts_Y,
+                covariances=task.method.statistics == "covariance",
+            )
+    state, message = lifted.finish(params, buffers, statistics)
+    sent, state = lifted.upload(start.params, params, state)
     return ClientResult(params, buffers, velocity, state, message, loss, sent)
 
 
@@ -159,54 +161,58 @@ def _steps_together(
     All clients take the first ``everyones`` of the steps of the round; the others are taken by those whose number is
     higher.
     """
-    sgd, names = task.sgd, list(start.params)
+    sgd, names, active = task.sgd, list(start.params), lifted.active
+    clips, coupled_decay, has_state = sgd.clips, sgd.coupled_decay, sgd.has_state
     params, buffers, velocity, taken = now.params, now.buffers, now.velocity, now.taken
+    weights = list(params.values())
     gradient = gradient_of(passes, lifted, task.autocast)
     gradient_there = gradient_of(passes, lifted, task.autocast) if lifted.perturbs else None
     rates = _rates_of(task.each.get("lr", sgd.lr), params)
     number_N = start.steps if isinstance(start.steps, Tensor) else None
-    notes, takes = [], []
+    notes, takes = [], []  # takes: which clients (N,) take each step; None if all do
     for step, (images, labels, sizes, key) in batches:
-        lifted.begin(step)
-        # Which clients (N,) take this step; None if all do.
+        if active:
+            lifted.begin(step)
         training = None if number_N is None or step < everyones else step < number_N
+        takes.append(training)
         buffers_before = buffers if training is None else tmap(torch.clone, buffers)
         batch = images, (labels, sizes), gradient.taught(images) if lifted.teachers else {}
         seen = {**buffers, **frozen} if frozen else buffers
         if key is not None:
             seen = {**seen, **{name: key ^ number for name, number in passes.mask_keys.items()}}
-        phase = lifted.phase(names)
+        phase = lifted.phase(names) if lifted.has_rates else None
         note, grads = gradient(params, seen, *batch)
-        grads = phase.of_gradient(grads)
+        if phase:
+            grads = phase.of_gradient(grads)
         notes.append(note)
-        takes.append(training)
         if gradient_there is not None:
-            with torch.no_grad():
-                there = lifted.perturbed(params, grads)
+            there = lifted.perturbed(params, grads)
             there = {name: there[name] for name in names}  # a method may give them another order
             _, grads = gradient_there(there, tmap(torch.clone, seen), *batch)
-            grads = phase.of_gradient(grads)
-        with torch.no_grad():
-            weights = list(params.values())
-            if sgd.clips:
-                grads = lift(partial(sgd.clipped, head=task.head))(grads, params)
-            if sgd.coupled_decay:
-                leaves = torch._foreach_add([grads[name] for name in names], weights, alpha=sgd.coupled_decay)
-                grads = dict(zip(names, leaves, strict=True))
-            direction = lifted.direction(params, grads)
-            if sgd.has_state:
-                # The first direction becomes the state; weights and gradients are overwritten.
-                direction = direction if velocity else tmap(torch.clone, direction)
-                taken = phase.counted(taken, params)
-                direction, moved = sgd.advance(direction, velocity, params, taken)
-                velocity = _where(training, phase.of_state(moved, velocity), velocity)
-            steps = _where(training, phase.of_step(lifted.step(params, direction)))
-            _descend(weights, [steps[name] for name in names], rates)  # a method may give them another order
-            buffers = _where(training, buffers, buffers_before)
-    with torch.no_grad():
-        every = zip(takes, gradient.losses(notes), strict=True)
-        losses = [_where(training, {"loss": loss})["loss"] for training, loss in every]
-        loss = reduce(torch.add, [*now.loss.values(), *losses])  # one by one: zeros of steps not taken change no bit
+            if phase:
+                grads = phase.of_gradient(grads)
+        if clips:
+            grads = lift(partial(sgd.clipped, head=task.head))(grads, params)
+        if coupled_decay:
+            leaves = torch._foreach_add([grads[name] for name in names], weights, alpha=coupled_decay)
+            grads = dict(zip(names, leaves, strict=True))
+        direction = lifted.direction(params, grads) if active else grads
+        if has_state:
+            # The first direction becomes the state; weights and gradients are overwritten.
+            direction = direction if velocity else tmap(torch.clone, direction)
+            taken = phase.counted(taken, params) if phase else step + 1
+            direction, moved = sgd.advance(direction, velocity, params, taken)
+            moved = phase.of_state(moved, velocity) if phase else moved
+            velocity = moved if training is None else _where(training, moved, velocity)
+        change = lifted.step(params, direction) if active else direction
+        if phase:
+            change = phase.of_step(change)
+        if training is not None:
+            change, buffers = _where(training, change), _where(training, buffers, buffers_before)
+        _descend(weights, [change[name] for name in names], rates)  # a method may give them another order
+    every = zip(takes, gradient.losses(notes), strict=True)
+    losses = [loss if training is None else _where(training, {"loss": loss})["loss"] for training, loss in every]
+    loss = reduce(torch.add, [*now.loss.values(), *losses])  # one by one: zeros of steps not taken change no bit
     return _Moved(params, buffers, velocity, {"loss": loss}, taken)
 
 
@@ -238,10 +244,8 @@ def _descend(weights: list[Tensor], direction: list[Tensor], rates: float | list
         torch._foreach_add_(weights, direction, alpha=-rates)
 
 
-def _where(training: Tensor | None, new: Tree, old: Tree | None = None) -> Tree:
+def _where(training: Tensor, new: Tree, old: Tree | None = None) -> Tree:
     """``new`` for the clients that take this step, ``old`` (or zero) for those that have taken all of theirs."""
-    if training is None:
-        return new
     return {
         name: torch.where(training.view(-1, *[1] * (leaf.dim() - 1)), leaf, old[name] if old else 0)
         for name, leaf in new.items()

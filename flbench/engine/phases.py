@@ -22,33 +22,25 @@ Factor = float | Tensor
 
 @dataclass(frozen=True)
 class Phase:
-    """The factors of one local step by the name of the parameter; without any, everything moves at the round's rate."""
+    """The factors of one local step by the name of the parameter."""
 
     factors: Mapping[str, Factor]
 
     def of_gradient(self, grads: Tree) -> Tree:
         """Return the gradient with zeros where a parameter does not move."""
-        if not self.factors:
-            return grads
         return {name: _moving(self.factors[name], leaf) for name, leaf in grads.items()}
 
     def of_state(self, after: Tree, before: Tree) -> Tree:
         """Return the optimizer's next state; ``before`` may be empty for zero."""
-        if not self.factors:
-            return after
         factors = {name: self.factors[name.rpartition("/")[2]] for name in after}  # Adam's are moment/parameter
         return {name: _moving(factors[name], leaf, before.get(name)) for name, leaf in after.items()}
 
     def of_step(self, steps: Tree) -> Tree:
         """Return what is subtracted from the weights at the round's rate."""
-        if not self.factors:
-            return steps
         return {name: _scaled(self.factors[name], leaf) for name, leaf in steps.items()}
 
     def counted(self, taken: int | Tree, like: Tree) -> int | Tree:
         """Return how many steps each parameter has taken with this one; ``like`` has a leaf for each."""
-        if not self.factors:
-            return taken + 1 if isinstance(taken, int) else taken
         counts = {name: leaf.new_zeros(()) for name, leaf in like.items()} if isinstance(taken, int) else taken
         return {name: count + _moving(self.factors[name], torch.ones_like(count)) for name, count in counts.items()}
 

@@ -29,7 +29,7 @@ from flbench.engine.executors import Executor
 from flbench.engine.local_steps import DrawSteps
 from flbench.engine.optimizers import Sgd
 from flbench.engine.server_data import HeldByServer
-from flbench.methods.base import Cohort, Method, Tree
+from flbench.methods.base import Cohort, Method, Tree, overrides
 from flbench.models.network import BufferUpdate
 
 #: The sampler of cohorts that runs have unless they name another.
@@ -113,6 +113,11 @@ class Run:
     twin: Method | None = None
     extra: tuple[str, ...] = ()
     any_place: bool = False
+
+    @cached_property
+    def server_draws(self) -> bool:
+        """Whether a hook of the server could draw random numbers."""
+        return any(overrides(type(self.method), hook) for hook in ("aggregate", "server_step"))
 
     @property
     def cohort_size(self) -> int:
@@ -218,22 +223,21 @@ class RoundInputs:
     ) -> RoundInputs:
         """Draw one round of each run, for given participants if there are any; batches when a chunk asks for them."""
         cohorts = cohorts or [run.cohort(round) for run, round in zip(runs, rounds, strict=True)]
-        drawn = list(zip(runs, rounds, cohorts, strict=True))
-        steps = [run.steps_of(cohort, round) for run, round, cohort in drawn]
-        members = [
-            (run, round, int(client), number)
-            for (run, round, cohort), own in zip(drawn, steps, strict=True)
-            for client, number in zip(cohort, own, strict=True)
-        ]
-        steps_N = [number for *_, number in members]
-        numbers = [run.weights(cohort, own) for (run, _, cohort), own in zip(drawn, steps, strict=True)]
-        weights_5N = np.concatenate(numbers, axis=1)
-        small = {
-            "cohort_N": torch.from_numpy(np.concatenate(cohorts)),
-            "weights_5N": torch.from_numpy(weights_5N),
-            "round_N": torch.from_numpy(np.array([round for _, round, *_ in members], dtype=np.float64)),
-            "lr_N": torch.from_numpy(np.array([run.setup.sgd.lr_in(round) for run, round, *_ in members])),
+        members: list[tuple[Run, int, int, int]] = []  # run, round, client and number of steps of each participant
+        weights, rates = [], []
+        for run, round, cohort in zip(runs, rounds, cohorts, strict=True):
+            steps = run.steps_of(cohort, round)
+            members += [(run, round, client, own) for client, own in zip(cohort.tolist(), steps, strict=True)]
+            weights.append(run.weights(cohort, steps))
+            rates.append(run.setup.sgd.lr_in(round))
+        sizes = tuple(map(len, cohorts))
+        numbers = {
+            "cohort_N": np.concatenate(cohorts),
+            "weights_5N": np.concatenate(weights, axis=1),
+            "round_N": np.repeat(np.array(rounds, dtype=np.float64), sizes),
+            "lr_N": np.repeat(np.array(rates, dtype=np.float64), sizes),
         }
+        small = {name: torch.from_numpy(array) for name, array in numbers.items()}
 
         def batches(positions: slice) -> Tree:
             return on_device(
@@ -241,7 +245,7 @@ class RoundInputs:
                 device,
             )
 
-        sizes = tuple(map(len, cohorts))
+        steps_N = [steps for *_, steps in members]
         return cls(**on_device(small, device), steps_N=steps_N, rounds=rounds, sizes=sizes, batches=batches)
 
     @classmethod

@@ -24,7 +24,7 @@ from torch import Tensor
 from flbench.config.schedules import CONSTANT
 from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTask, Train, map_tensors
 from flbench.engine.device_data import LeavingBatches, OwnBatch, StackedBatches
-from flbench.engine.hooks import CLIENT_HOOKS
+from flbench.engine.hooks import own_hooks
 from flbench.engine.run import RoundInputs, Run, own_batches
 from flbench.engine.tree_sums import add_weighted, is_averaged, joined_trees, tree_bytes
 from flbench.engine.watch import watched
@@ -137,7 +137,7 @@ class RunGroup:
     def has_client_hooks(self) -> bool:
         """Whether the method changes the local training."""
         methods = [method for method in (self.runs[0].method, self.runs[0].twin) if method is not None]
-        return any(overrides(type(method), hook) for method in methods for hook in CLIENT_HOOKS)
+        return any(own_hooks(type(method)) for method in methods)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -247,8 +247,8 @@ class RoundStart:
         each = []
         for part in parts:
             run, state, cohort_n = group.runs[part.run], self._states[part.run], inputs.cohort_N[part.in_all]
-            shared = {**self.sent[part.run].x, **state.buffers}
-            leaves = {name: leaf.expand(len(part), *leaf.shape) for name, leaf in shared.items()}
+            shared, size = {**self.sent[part.run].x, **state.buffers}, len(part)
+            leaves = {name: leaf.expand(size, *leaf.shape) for name, leaf in shared.items()}
             leaves |= {name: leaf.index_select(0, cohort_n) for name, leaf in state.local.items()}
             trees: dict[str, Tree] = {
                 "params": {name: leaves[name] for name in (*run.setup.params, *run.extra)},
@@ -263,7 +263,7 @@ class RoundStart:
             each.append(trees)
         joined: dict[str, Any] = {name: joined_trees([trees[name] for trees in each]) for name in each[0]}
         numbers: dict[str, Any] = joined.pop("numbers")
-        share, _, _, own_steps, relative_size = inputs.weights_5N[:, positions]
+        share, _, _, own_steps, relative_size = inputs.weights_5N[:, positions].unbind()
         for name in group.runs[0].shares:
             joined["buffers"][name] = share.to(group.dtype)
         relative_size = relative_size.to(group.dtype)
@@ -279,18 +279,18 @@ class RoundStart:
         run, broadcast = group.runs[parts[0].run], self.sent[parts[0].run]
         rounds = [self.round_of(part.run) for part in parts]
         each: dict[str, Any] = {}
-        sgd, lr_n = run.setup.sgd, inputs.lr_N[positions].to(group.dtype)
+        sgd = run.setup.sgd
         if inputs.rounds is not None:
             sgd = sgd.in_round(inputs.rounds[parts[0].run])
         elif sgd.schedule != CONSTANT:
-            each = {"lr": lr_n}
+            each = {"lr": inputs.lr_N[positions].to(group.dtype)}
         if len(parts) > 1:
             servers = [
                 {name: leaf.expand(len(part), *leaf.shape) for name, leaf in self.sent[part.run].server.items()}
                 for part in parts
             ]
             x = {name: init.params[name] for name in broadcast.x}
-            each = {"x": x, "server": joined_trees(servers), "lr": lr_n}
+            each = {"x": x, "server": joined_trees(servers), "lr": inputs.lr_N[positions].to(group.dtype)}
             if inputs.rounds is None or len(set(rounds)) > 1:
                 each["round"] = inputs.round_N[positions].to(group.dtype)
         return ClientTask(
@@ -342,7 +342,7 @@ class _Tally:
     def add(self, result: ClientResult, cohort_n: Tensor, weights_5n: Tensor) -> None:
         """Add the next participants, in ascending order."""
         state = self._state
-        share, of_delta, of_message = weights_5n[:3]
+        share, of_delta, of_message, *_ = weights_5n.unbind()
         if not self._message:
             self._message = {name: torch.zeros_like(leaf[0]) for name, leaf in result.message.items()}
         changes = result.sent or {name: result.params[name] - leaf for name, leaf in self._sent.x.items()}
@@ -376,7 +376,8 @@ class _Tally:
         for update in run.buffer_updates:
             buffers |= update(state.buffers, buffers)
         data = run.server_data and replace(run.server_data, buffers=buffers)
-        random, loss_N, clients = Random(server_key(run.setup.seed, round)), torch.cat(self._losses), len(run.rows)
+        random = Random(server_key(run.setup.seed, round) if run.server_draws else 0)
+        loss_N, clients = torch.cat(self._losses), len(run.rows)
         context = ServerContext(len(loss_N) / clients, round, run.head, random, clients, self._sent.x, data)
         if self._aggregates and state.x:
             seen = joined_trees(self._gathered)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flbench.streams import code
+from flbench.codes import code
 from flbench.tensor_streams import generated, mixed, shifted
 
 #: Of SELU, with which alpha dropout keeps mean and variance.

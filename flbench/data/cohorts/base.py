@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -35,12 +36,12 @@ class Population:
     participation: float
     seed: int
 
-    @property
+    @cached_property
     def clients(self) -> int:
         """How many clients there are."""
         return len(self.counts_NC)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """How many clients ``participation`` is, rounded; at least one."""
         return cohort_size(self.clients, self.participation)
@@ -76,7 +77,7 @@ def cohort_of(sampler: Sampler, population: Population, round: int) -> Ints:
     """
     found = np.asarray(sampler.cohort(population, round))
     numbers = found.ndim == 1 and found.dtype.kind in "iu" and len(found) > 0
-    ascending = numbers and found[0] >= 0 and found[-1] < population.clients and bool((np.diff(found) > 0).all())
+    ascending = numbers and found[0] >= 0 and found[-1] < population.clients and bool((found[1:] > found[:-1]).all())
     if not ascending or not (sampler.varies or len(found) == population.size):
         wanted = "at least one" if sampler.varies else f"{population.size}"
         raise UserError(
