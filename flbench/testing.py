@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from flbench.engine.executors import LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.optimizers import Sgd
 from flbench.engine.run import TrainingSetup
+from flbench.engine.stack_bits import same_bits_together
 from flbench.methods.base import Method, Tree
 from flbench.models.frozen import initial_trees
 from flbench.models.initial_weights import build
@@ -31,6 +33,9 @@ ROUNDS = 2
 
 #: Samples of each client. The first client has no sample of the last class, the second none of the first.
 SIZES, CLASSES = (20, 14, 26), 3
+
+#: Clients, and samples of each, with which a stack on a CPU has no rests (``engine/stack_bits.py``), and runs in it.
+_FULL, _FULL_SIZE, _FUSED = 32, 16, 5
 
 #: How stacks are made; without a chunk the executor is the loop.
 _STACKED: dict[str, Any] = {"chunk": None}
@@ -47,6 +52,17 @@ _PROBLEMS: dict[str, dict[str, Any]] = {
     "unequal numbers of local steps": {"norm": "none", "sgd": Sgd(0.1, 0.5), "steps": (3, 1, 4)},
 }
 
+#: A problem in which only the method can give runs trained together other bits than the runs alone.
+_ALIGNED: dict[str, Any] = {
+    "norm": "ln",
+    "sgd": Sgd(0.1, 0.5, 0.01),
+    "sizes": (_FULL_SIZE,) * _FULL,
+    "batch_size": _FULL_SIZE,
+    "widths": [16, 16],
+    "dtype": torch.float32,
+    "steps": (2,) * _FULL,
+}
+
 
 def check_method(
     method: type[Method] | Method, *, off: Mapping[str, Any] | None = None, tolerance: float = 1e-10
@@ -54,8 +70,8 @@ def check_method(
     """Check a method on tiny problems in float64, in a few seconds.
 
     The loop over clients, a stack, a stack in chunks and a stack with another run agree; hooks return what the engine
-    can use and modify none of their inputs; a run continues from its checkpoint. The other run has slightly different
-    values in all fields that are floats and not ``static``.
+    can use and modify none of their inputs; a run continues from its checkpoint. The other run has other values in all
+    fields that are numbers and not ``static``. In float32 a run has every bit of the run alone beside others.
 
     Args:
         method: the method's class, used with its defaults, or an instance.
@@ -70,6 +86,7 @@ def check_method(
     for problem, settings in _PROBLEMS.items():
         _check_executors(chosen, problem, settings, tolerance)
         _check_inputs_and_resumption(chosen, problem, settings)
+    _check_bits(chosen)
     if off is not None:
         settings = _PROBLEMS["momentum and weight decay"]
         fedavg = _trained(Method(), settings)
@@ -84,13 +101,60 @@ def _check_executors(method: Method, problem: str, settings: dict[str, Any], tol
     loop = _trained(method, settings)
     for way, stacked in {"a stack of clients": _STACKED, "a stack in chunks": _IN_CHUNKS}.items():
         _same(_trained(method, settings, **stacked), loop, f"{way} and the loop differ, with {problem}", tolerance)
-    other = {**settings, "sgd": replace(settings["sgd"], lr=settings["sgd"].lr / 2), "seed": 1}
-    pair = [_trainer(method, settings, **_STACKED), _trainer(_varied(method), other, **_STACKED)]
+    other = _varied(method)
+    pair = [_trainer(method, settings, **_STACKED), _trainer(other, _beside(settings), **_STACKED)]
     for _ in range(ROUNDS):
         step_together(pair, [False, False])
     why = f"a run trained with another one and the run alone differ, with {problem}"
     _same(_state(pair[0]), loop, why, tolerance)
-    _same(_state(pair[1]), _trained(_varied(method), other), why, tolerance)
+    _same(_state(pair[1]), _trained(other, _beside(settings)), why, tolerance)
+
+
+def _check_bits(method: Method) -> None:
+    """Check that numbers which are tensors in a stack of several runs round as the Python numbers of a run alone do."""
+    numbers = [each.name for each in reversed(fields(method)) if _varied(method, 1, {each.name}) != method]  # own first
+    if method.trains or not (found := _other_bits(method, numbers)):
+        return
+    suspects = {"a number of the context, such as ctx.lr,": [], **{f"the field {name!r}": [name] for name in numbers}}
+    culprit = next((one for one, names in suspects.items() if _other_bits(method, names)), "one of its numbers")
+    raise AssertionError(
+        f"a run trained with others and the run alone differ in float32: {found}; {culprit} is a Python number alone "
+        "and a tensor in such a stack, and torch rounds 1 - number, number / tensor and tensor ** number differently "
+        "for the two. Write number * (1 / tensor) or tensor - number * tensor, or name a field in `static` "
+        "(docs/extending.md)"
+    )
+
+
+def _other_bits(method: Method, numbers: Iterable[str]) -> str:
+    """Return how a run beside others differs from the run alone; empty if all have their bits, or train one by one.
+
+    Args:
+        method: of the first run.
+        numbers: fields that have other values in the others, in all of which a fault of rounding is unlikely to hide.
+    """
+    methods = [_varied(method, count, numbers) for count in range(_FUSED)]
+    together, alone = (
+        [_trainer(each, _beside(_ALIGNED, count), chunk=_FUSED * _FULL) for count, each in enumerate(methods)]
+        for _ in range(2)
+    )
+    if len(same_bits_together(together)) > 1:
+        return ""
+    for trainer in (together[0], alone[0]):
+        trainer.step()  # the number of its round differs, too
+    for _ in range(ROUNDS):
+        step_together(together, [False] * _FUSED)
+        for trainer in alone:
+            trainer.step()
+    for found, expected in zip(together, alone, strict=True):
+        name, difference = largest_difference(_state(found), _state(expected))
+        if not difference <= 0:
+            return f"by {difference:.2g} in {name}"
+    return ""
+
+
+def _beside(settings: dict[str, Any], count: int = 1) -> dict[str, Any]:
+    """The settings of a run's neighbour in a stack: another rate and seed."""
+    return {**settings, "sgd": replace(settings["sgd"], lr=settings["sgd"].lr / (1 + count)), "seed": count}
 
 
 def _check_inputs_and_resumption(method: Method, problem: str, settings: dict[str, Any]) -> None:
@@ -136,35 +200,39 @@ def largest_difference(found: Tree, expected: Tree) -> tuple[str, float]:
     return name, sizes.get(name, 0.0)
 
 
-def _varied(method: Method) -> Method:
-    """The method with other values in its fields that are floats, as far as it accepts them."""
-    values = {field.name: getattr(method, field.name) for field in fields(method)}
-    for name, value in values.items():
-        if isinstance(value, float) and name not in method.static:
-            try:
-                method = replace(method, **{name: 0.999 * value})
-            except ValueError:
-                continue
+def _varied(method: Method, count: int = 1, numbers: Iterable[str] | None = None) -> Method:
+    """The method with other values in these fields, by default all that are numbers and not ``static``, if it can."""
+    for name in numbers if numbers is not None else [field.name for field in fields(method)]:
+        value = getattr(method, name)
+        if type(value) in (int, float) and name not in method.static:
+            other = value + count if isinstance(value, int) else (1 - 0.001 * count) * value or 0.001 * count
+            with suppress(ValueError):
+                method = replace(method, **{name: other})
     return method
 
 
 def _trainer(method: Method, settings: dict[str, Any], **way: Any) -> FederatedTrainer:
-    """A trainer of three clients with an MLP; a stack if ``way`` has a ``chunk``."""
+    """A trainer of a few clients with an MLP; a stack if ``way`` has a ``chunk``."""
+    sizes: tuple[int, ...] = settings.get("sizes", SIZES)
+    dtype = settings.get("dtype", torch.float64)
+    count = sum(sizes)  # exact: whole numbers
     generator = np.random.default_rng(7)
-    pixels_MCHW = torch.from_numpy(generator.integers(0, 17, size=(sum(SIZES), 1, 4, 4), dtype=np.uint8))
-    labels_M = torch.cat([torch.arange(20) % 2, 1 + torch.arange(14) % 2, torch.arange(26) % 3])
-    images = DeviceData(pixels_MCHW, labels_M, pixels_MCHW, labels_M, CLASSES, 16, torch.float64, augment=False)
-    model, norm = MODELS.parse({"name": "mlp", "widths": [8, 6]}), NORMS.parse(settings["norm"])
+    pixels_MCHW = torch.from_numpy(generator.integers(0, 17, size=(count, 1, 4, 4), dtype=np.uint8))
+    classes = (lambda n: n % 2, lambda n: 1 + n % 2, lambda n: n % 3)
+    labels_M = torch.cat([classes[k % 3](torch.arange(size)) for k, size in enumerate(sizes)])
+    images = DeviceData(pixels_MCHW, labels_M, pixels_MCHW, labels_M, CLASSES, 16, dtype, augment=False)
+    model = MODELS.parse({"name": "mlp", "widths": settings.get("widths", [8, 6])})
+    norm = NORMS.parse(settings["norm"])
     # Batch normalization cancels a bias: its gradient would be rounding alone, whose sign differs from way to way.
     bias = settings["norm"] != "bn"
-    network = build(model, (1, 4, 4), CLASSES, norm, bias, seed=3, dtype=torch.float64)
+    network = build(model, (1, 4, 4), CLASSES, norm, bias, seed=3, dtype=dtype)
     executor = StackedExecutor(network, None, way["chunk"]) if way else LoopExecutor([network], None)
-    rows = tuple(np.arange(end - size, end) for size, end in zip(SIZES, np.cumsum(SIZES), strict=True))
+    rows = tuple(np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True))
     params, buffers = initial_trees(network)
     setup = TrainingSetup(
         sgd=settings["sgd"],
         autocast=None,
-        batch_size=5,
+        batch_size=settings.get("batch_size", 5),
         images=images,
         executor=executor,
         params=params,
@@ -176,7 +244,7 @@ def _trainer(method: Method, settings: dict[str, Any], **way: Any) -> FederatedT
         setup,
         method=method,
         network=network,
-        shards=Shards(train=rows, val=tuple(np.arange(0) for _ in rows), test=rows, server=np.arange(0, sum(SIZES), 5)),
-        steps=settings.get("steps", (3, 3, 3)),
+        shards=Shards(train=rows, val=tuple(np.arange(0) for _ in rows), test=rows, server=np.arange(0, count, 5)),
+        steps=settings.get("steps", (3,) * len(sizes)),
         participation=settings.get("participation", 1.0),
     )

@@ -96,7 +96,7 @@ class Decaying(Method):
     decay: float = 0.5
 
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
-        return tmap(lambda leaf: leaf / (1 + self.decay * ctx.round) / ctx.relative_size, g)
+        return tmap(lambda leaf: (leaf + self.decay * leaf) / (1 + ctx.round) / ctx.relative_size, g)
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         return tmap(lambda leaf, d: leaf + d / (1 + 0.1 * ctx.round), x, delta), state
@@ -109,7 +109,7 @@ class DecayingElementwise(Decaying):
     elementwise: ClassVar[bool] = True
 
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
-        return tmap(lambda w, leaf: (leaf + 0.01 * w) / (1 + self.decay * ctx.round), w, g)
+        return tmap(lambda w, leaf: (leaf + self.decay * w) / (1 + ctx.round), w, g)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Smoothed(Method):
     def loss(self, w: Tree, batch: Batch, ctx: Context) -> Tensor:
         smooth = -F.log_softmax(batch.logits_BY, 1).mean()
         own = super().loss(w, batch, ctx)
-        return (1 - self.smoothing) * own + self.smoothing * smooth + 0.01 * w[ctx.head].square().sum()
+        return own + self.smoothing * (smooth - own) + 0.01 * w[ctx.head].square().sum()
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ class Noisy(Method):
         return (self.noise * ctx.random.uniform("logits", batch.logits_BY) * batch.logits_BY).mean()
 
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
-        factor = self.noise * (1 + ctx.step)
-        return {name: leaf + factor * ctx.random.normal(name, leaf) for name, leaf in g.items()}
+        drawn = {name: (1 + ctx.step) * ctx.random.normal(name, leaf) for name, leaf in g.items()}
+        return tmap(lambda leaf, noise: leaf + self.noise * noise, g, drawn)
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         assert ctx.step == -1

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from torch import Tensor
 
+from flbench import testing
 from flbench.errors import UserError
 from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, tmap
 from flbench.methods.fedprox import FedProx
@@ -86,14 +87,80 @@ class Diverging(Method):
         return tmap(lambda leaf: leaf * float("nan"), g)
 
 
+@dataclass(frozen=True)
+class Counted(Method):
+    count: int = 2
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        return tmap(lambda leaf: leaf * (leaf.abs() >= leaf.abs().flatten().topk(self.count).values[-1]), g)
+
+
+@dataclass(frozen=True)
+class Divided(Method):
+    limit: float = 0.3
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        scale = (self.limit / ctx.norm(g)).clamp(max=1)
+        return tmap(lambda leaf: scale * leaf, g)
+
+
+#: What a gradient is multiplied by: in float32 with other bits where a number of the run is a tensor, or with the same.
+ROUNDED: dict[str, tuple[Callable[[Any, Tensor, Context], Any], str]] = {
+    "number / tensor": (lambda self, leaf, ctx: self.mu / (1 + leaf**2), "the field 'mu'"),
+    "number * (1 / tensor)": (lambda self, leaf, ctx: self.mu * (1 / (1 + leaf**2)), ""),
+    "1 - number": (lambda self, leaf, ctx: (1 - self.mu) * leaf, "the field 'mu'"),
+    "tensor - number * tensor": (lambda self, leaf, ctx: leaf - self.mu * leaf, ""),
+    "number * number": (lambda self, leaf, ctx: self.mu * self.mu * leaf, "the field 'mu'"),
+    "a number that is 0": (lambda self, leaf, ctx: leaf + self.off / (1 + leaf**2), "the field 'off'"),
+    "the rate": (lambda self, leaf, ctx: ctx.lr / (1 + leaf**2), "a number of the context, such as ctx.lr,"),
+    "the round": (lambda self, leaf, ctx: 0.7 ** (1 + ctx.round) * leaf, "a number of the context, such as ctx.lr,"),
+    "the client's size": (lambda self, leaf, ctx: (1 - ctx.relative_size / 3) * leaf, ""),
+}
+
+
+@pytest.mark.parametrize("case", fast(ROUNDED, "number * (1 / tensor)", "1 - number", "the rate"))
+def test_numbers_that_torch_rounds_differently_as_tensors_are_named(case: str) -> None:
+    scaled, culprit = ROUNDED[case]
+
+    @dataclass(frozen=True)
+    class Rounding(Method):
+        elementwise: ClassVar[bool] = True
+        mu: float = 0.3
+        off: float = 0.0
+
+        def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+            return tmap(lambda leaf: scaled(self, leaf, ctx), g)
+
+    class Static(Rounding):
+        static: ClassVar[frozenset[str]] = frozenset({"mu", "off"})
+
+    if "field" in culprit or not culprit:
+        testing._check_bits(Static())
+    if culprit:
+        with pytest.raises(AssertionError, match=rf"differ in float32: by .* in .*; {culprit} is a Python number"):
+            testing._check_bits(Rounding())
+    else:
+        testing._check_bits(Rounding())
+
+
 WRONG: list[tuple[Callable[[], Method], type[Exception], str]] = [
     (NotElementwise, AssertionError, "a stack of clients and the loop differ, with momentum and weight decay: by"),
     (Branching, UserError, r"the hook penalty of the method 'Branching' .* it reads the value of a tensor"),
+    (Counted, UserError, "the hook direction of the method 'Counted' raised TypeError"),
+    (Divided, AssertionError, "the field 'limit' is a Python number alone and a tensor in such a stack"),
     (Overwriting, AssertionError, "a hook modifies its inputs, with momentum and weight decay: by"),
     (Counting, AssertionError, "differ"),
     (Forgetful, UserError, "the hook server_step of the method 'Forgetful' returned dict; expected a pair"),
     (Diverging, AssertionError, "by nan in "),
 ]
+
+
+@pytest.mark.parametrize("field", [Counted, Divided])
+def test_a_static_field_is_the_same_number_in_every_run(field: type[Method]) -> None:
+    class Static(field):  # type: ignore[misc]
+        static: ClassVar[frozenset[str]] = frozenset({"count", "limit"})
+
+    check_method(Static)
 
 
 @pytest.mark.parametrize(("method", "error", "problem"), WRONG, ids=[make.__name__ for make, *_ in WRONG])  # type: ignore[attr-defined]

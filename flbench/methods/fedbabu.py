@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flbench.methods.base import Context, Method, Tree
+from flbench.models.heads.base import is_of_head
 from flbench.registry import METHODS
 
 
@@ -25,5 +26,4 @@ class FedBABU(Method):
     trains_head: ClassVar[bool] = True
 
     def step(self, w: Tree, moved: Tree, ctx: Context) -> Tree:
-        head = ctx.head.removesuffix("weight")
-        return {name: leaf.new_zeros(leaf.shape) if name.startswith(head) else leaf for name, leaf in moved.items()}
+        return {name: leaf.new_zeros(leaf.shape) if is_of_head(name) else leaf for name, leaf in moved.items()}

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from flbench.methods.base import Context
 from flbench.methods.fedper import FedPer
+from flbench.models.heads.base import is_of_head
 from flbench.registry import METHODS
 
 if TYPE_CHECKING:
@@ -42,6 +43,6 @@ class FedRep(FedPer):
         # Half a step apart, so that rounding errors of the product decide nothing.
         is_early = ctx.step + 0.5 < steps_of_head
         trains: bool | Tensor = is_last | ((is_early ^ True) & (is_first ^ True))
-        if name.startswith(ctx.head.removesuffix("weight")):
+        if is_of_head(name):
             trains = is_first | (is_early & (is_last ^ True))
         return 1.0 * trains

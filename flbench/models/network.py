@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from flbench.errors import UserError
 from flbench.models.frozen import frozen_names
-from flbench.models.heads.base import Head
+from flbench.models.heads.base import Head, is_of_head
 from flbench.models.layers import Flatten, StackableLayer
 from flbench.models.masks import is_masked
 from flbench.models.norms.base import Norm
@@ -109,7 +109,7 @@ def head_weight(network: nn.Module) -> str:
 
 
 def head_names(network: nn.Module) -> frozenset[str]:
-    """Return the names of the parameters and buffers of the module ``head``, with weights of the shape (Y, D).
+    """Return the names of the parameters and buffers of the head (``is_of_head``), with weights of the shape (Y, D).
 
     Raises:
         UserError: the network has no such module.
@@ -119,7 +119,7 @@ def head_names(network: nn.Module) -> frozenset[str]:
             "the network has no head that flbench can find, which the method needs: name its last linear layer `head`"
         )
     names = [*dict(network.named_parameters()), *dict(network.named_buffers())]
-    return frozenset(name for name in names if name.startswith("head."))
+    return frozenset(filter(is_of_head, names))
 
 
 def buffers_that_are(kind: Literal["constants", "local", "shares"], network: nn.Module) -> frozenset[str]:

@@ -21,6 +21,7 @@ from flbench.config.trained_parts import ALL, HEAD, LORA, NORM
 from flbench.errors import UserError
 from flbench.messages import by_similarity, did_you_mean
 from flbench.models.frozen import keep_frozen_statistics
+from flbench.models.heads.base import is_of_head
 from flbench.models.norm_layers import Normalization
 from flbench.streams import stream
 
@@ -59,7 +60,7 @@ def train_only(network: nn.Module, train: str, seed: int) -> None:
 
 def _named(network: nn.Module, part: str, names: Any) -> set[str]:
     if part == HEAD:
-        return {name for name in names if name.startswith(("head.", "projection."))}
+        return set(filter(is_of_head, names))
     if part == NORM:
         norms = [path for path, module in network.named_modules() if _is_normalization(module)]
         return {name for name in names if name.rpartition(".")[0] in norms}

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from flbench.checkpoints import NoCheckpoint, load_weights
 from flbench.errors import UserError
 from flbench.models.base import Model
+from flbench.models.heads.base import is_of_head
 from flbench.models.starts import Start
 
 Tree = dict[str, Tensor]
@@ -61,7 +62,7 @@ def _take_over(network: nn.Module, tree: Tree, what: str) -> None:
     own = dict([*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)])
     own = {name: leaf for name, leaf in own.items() if name not in fresh}
     if _head_is_new(own, tree):
-        own, tree = ({n: leaf for n, leaf in one.items() if not _is_head(n)} for one in (own, tree))
+        own, tree = ({n: leaf for n, leaf in one.items() if not _depends_on_classes(n)} for one in (own, tree))
     found = {id(own[name]) for name in own.keys() & tree.keys()}  # tied weights have several names
     missing = [name for name, leaf in own.items() if id(leaf) not in found and not name.endswith(_OPTIONAL)]
     left = [name for name in tree if name not in own and name not in fresh and not name.endswith(_ANY_FRESH)]
@@ -76,14 +77,14 @@ def _take_over(network: nn.Module, tree: Tree, what: str) -> None:
             own[name].copy_(tree[name])
 
 
-def _is_head(name: str) -> bool:
-    return name.startswith(("head.", "logits."))
+def _depends_on_classes(name: str) -> bool:
+    return is_of_head(name) or name.startswith("logits.")  # their normalization
 
 
 def _head_is_new(own: Tree, tree: Tree) -> bool:
     """Whether the weights have a head of other classes, or none."""
     here, there = own.get("head.weight"), tree.get("head.weight")
-    if not any(map(_is_head, tree)):
+    if not any(map(_depends_on_classes, tree)):
         return True
     return here is not None and there is not None and here.shape[1:] == there.shape[1:] and len(here) != len(there)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 from flbench.config import Training
 from flbench.papers.evidence import number_entry
@@ -66,6 +68,18 @@ class PublishedNumber:
     def value(self) -> float:
         """The number, in percent."""
         return float(self.text)
+
+    @classmethod
+    def of_line(cls, line: Mapping[str, str], *, seeds: int, rounds: int, **own: Any) -> Self:
+        """Return the number of a line of ``published.csv``; ``own`` are the fields of the paper's class."""
+        label, text, sd, note = (line[column] for column in ("label", "value", "std", "note"))
+        return cls(label=label, text=text, sd=sd, seeds=seeds, rounds=rounds, note=note, **own)
+
+
+def published_lines(module: str) -> list[dict[str, str]]:
+    """Return the lines of the file ``published.csv`` beside a module, whose ``__file__`` is given."""
+    with Path(module).with_name("published.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 Row = TypeVar("Row", bound=PublishedNumber)

@@ -5,23 +5,21 @@ They show that changes before they are sent, noise, error feedback and a trainin
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from flbench.registry import METHODS
+from flbench.methods.base import Method
 from flbench.testing import check_method
 from tests.conformance.problem import (
     H0,
+    LABELS,
     LR,
+    PIXELS,
     SHARE,
     V0,
     W0,
@@ -35,35 +33,20 @@ from tests.conformance.problem import (
     softmax_error,
     trained,
 )
+from tests.plugins.loading import method_of, module_of
 from tests.splitmix import key_of, normals
-from tests.toys import toy_trainer, train
+from tests.toys import record_of, toy_trainer, train
 from tests.warm import warm_python
 
 FOLDER = Path(__file__).parents[1] / "plugins/methods"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def modules() -> Iterator[dict[str, ModuleType]]:
-    """The files as modules; their methods are registered as long as the tests of this file run."""
-    found = {}
-    with pytest.MonkeyPatch.context() as patch:
-        known = dict(METHODS.classes)
-        for attribute in ("classes", "_classes"):
-            patch.setattr(METHODS, attribute, known)
-        for path in sorted(FOLDER.glob("*.py")):
-            spec = importlib.util.spec_from_file_location(f"plugged_{path.stem}", path)
-            assert spec is not None and spec.loader is not None
-            found[path.stem] = importlib.util.module_from_spec(spec)
-            patch.setitem(sys.modules, spec.name, found[path.stem])
-            spec.loader.exec_module(found[path.stem])
-        yield found
+DpFedAvg, TopK, FedALA = (method_of(FOLDER / f"{stem}.py") for stem in ("dp_fedavg", "top_k", "fedala"))
 
 
-def test_each_is_short_and_passes_the_checks(modules: dict[str, ModuleType]) -> None:
-    for path in FOLDER.glob("*.py"):
-        assert len(path.read_text().splitlines()) <= 60, path.name
-    for name in ("dp-fedavg", "top-k", "fedala"):
-        check_method(METHODS.classes[name])
+@pytest.mark.parametrize("method", [DpFedAvg, TopK, FedALA])
+def test_each_passes_the_checks(method: type[Method]) -> None:
+    check_method(method)
 
 
 @both_executors
@@ -77,20 +60,18 @@ def test_dp_fedavg(executor: str) -> None:
         drawn = np.array(normals(key_of(0, None, round, "head.weight", -1), 6)).reshape(3, 2)
         x = x + (sum(clipped) + noise * clip * drawn) / 3
     assert min(norms) < clip < max(norms), "some changes are clipped, others are not"
-    assert_close(trained({"name": "dp-fedavg", "clip": clip, "noise": noise}, executor).x["head.weight"], x)
+    assert_close(trained(DpFedAvg(clip=clip, noise=noise), executor).x["head.weight"], x)
 
 
 def test_without_noise_and_limit_dp_fedavg_is_the_plain_mean() -> None:
     x = W0.copy()
     for round in range(3):
         x = x + mean([1 / 3] * 3, [local_sgd(x, client, round) - x for client in range(3)])
-    assert_close(trained({"name": "dp-fedavg", "clip": 1e6, "noise": 0.0}, "stacked").x["head.weight"], x)
+    assert_close(trained(DpFedAvg(clip=1e6, noise=0.0), "stacked").x["head.weight"], x)
 
 
 @pytest.mark.parametrize(("noise", "share", "rounds"), [(8.0, 1.0, 20), (2.0, 0.1, 200)])
-def test_epsilon_follows_from_renyi_differential_privacy(
-    noise: float, share: float, rounds: int, modules: dict[str, ModuleType]
-) -> None:
+def test_epsilon_follows_from_renyi_differential_privacy(noise: float, share: float, rounds: int) -> None:
     """Mironov et al. 2019, eq. 30 at whole orders, and the conversion of Balle et al. 2020, Theorem 21."""
     pytest.importorskip("opacus")  # uv run --with opacus pytest ...; its wheel has a package ``benchmarks``, as we have
     delta, found = 1e-5, []
@@ -101,7 +82,9 @@ def test_epsilon_follows_from_renyi_differential_privacy(
         ]
         renyi = rounds * math.log(sum(terms)) / (order - 1)
         found.append(renyi + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
-    assert modules["dp_fedavg"].epsilon(noise, share, rounds, delta) == pytest.approx(min(found), rel=0.02)
+    assert module_of(FOLDER / "dp_fedavg.py").epsilon(noise, share, rounds, delta) == pytest.approx(
+        min(found), rel=0.02
+    )
 
 
 @both_executors
@@ -119,7 +102,7 @@ def test_top_k_with_error_feedback(executor: str) -> None:
             sent.append(kept)
         step = mean(SHARE, sent)
         v, h = v + step[:6].reshape(3, 2), h + step[6:].reshape(3, 3)
-    trainer = trained({"name": "top-k", "share": 0.3}, executor, network=TwoLayers())
+    trainer = trained(TopK(share=0.3), executor, network=TwoLayers())
     assert_close(trainer.x["hidden.weight"], v)
     assert_close(trainer.x["head.weight"], h)
     assert_close(trainer.states["hidden.weight"].flatten(1), np.stack(rest)[:, :6])
@@ -153,17 +136,25 @@ def test_fedala() -> None:
             ends.append(two_layers(v, own[k] + gap * shares[k], k, round))
             own[k] = ends[k][1]
         v, h = mean(SHARE, [end[0] for end in ends]), mean(SHARE, [end[1] for end in ends])
-    trainer = trained({"name": "fedala", "eta": eta}, "loop", network=TwoLayers())
+    trainer = trained(FedALA(eta=eta), "loop", network=TwoLayers())
     assert_close(trainer.x["hidden.weight"], v)
     assert_close(trainer.x["head.weight"], h)
     assert_close(trainer.states["w/head.weight"], np.stack(own))
     learned = trainer.states["W/head.weight"]
     assert_close(learned, np.stack(shares))
     assert int((learned < 1).sum()) > 0 and bool((learned > 0).any())
+    mixed = [own[k] + (h - own[k]) * shares[k] for k in range(3)]
+    right = [((PIXELS[:6] / 16 @ v.T @ head.T).argmax(axis=1) == LABELS[:6]) for head in mixed]
+    record = record_of(trainer)
+    assert record["clients"] == [float(each.mean()) for each in right]
+    assert record["clients_personal"] == [float(each[k::3].mean()) for k, each in enumerate(right)]
+    assert record["acc_personal_worst"] == min(record["clients_personal"]) < record["acc_personal"]
+    for k in range(3):
+        assert_close(trainer.model(k)[0]["head.weight"], mixed[k])
 
 
 def test_fedala_that_keeps_to_the_server_is_fedavg() -> None:
-    found, plain = (toy_trainer(METHODS.parse(method)) for method in ({"name": "fedala", "eta": 0.0}, "fedavg"))
+    found, plain = (toy_trainer(method) for method in (FedALA(eta=0.0), Method()))
     train(2, found, plain)
     for name, leaf in plain.x.items():
         assert_close(found.x[name], leaf.numpy())

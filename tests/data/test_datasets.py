@@ -147,6 +147,25 @@ def test_published_checksums_are_torchvisions() -> None:
         assert DATASETS[name].layouts[0].md5 == dict([*cifar.train_list, *cifar.test_list])
     assert DATASETS["mnist"].layouts[0].md5 == dict(datasets.MNIST.resources)
     assert DATASETS["fashion_mnist"].layouts[0].md5 == dict(datasets.FashionMNIST.resources)
+    svhn = [datasets.SVHN.split_list[half][1:] for half in ("train", "test")]
+    assert DATASETS["svhn"].layouts[0].md5 == dict(svhn)
+
+
+@pytest.mark.slow
+def test_class_names_are_torchvisions() -> None:
+    """In the order of the labels; of EMNIST Letters without the class 0, which has no letter."""
+    from torchvision import datasets
+
+    emnist = datasets.EMNIST.classes_split_dict
+    expected = {f"emnist-{split}": tuple(emnist[split]) for split in ("balanced", "byclass", "digits")}
+    expected |= {"emnist-letters": tuple(emnist["letters"][1:]), "fashion_mnist": tuple(datasets.FashionMNIST.classes)}
+    assert {name: DATASETS[name].class_names for name in expected} == expected
+
+
+@pytest.mark.parametrize("name", sorted(name for name, cls in DATASETS.classes.items() if cls.class_names))
+def test_a_set_has_one_name_for_each_class(name: str) -> None:
+    names = DATASETS[name].class_names
+    assert len({*names}) == len(names) == DATASETS[name].classes
 
 
 def test_the_same_images_have_one_fingerprint_in_every_layout(tmp_path: Path) -> None:

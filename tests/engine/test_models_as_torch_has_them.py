@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flbench.engine.federated import FederatedTrainer
 from flbench.errors import UserError
 from flbench.methods.base import Method
 from flbench.models.base import Model
@@ -19,7 +20,7 @@ from flbench.models.sites import Shape
 from flbench.registry import METHODS
 from tests.own_models import Halves
 from tests.samples import fast
-from tests.toys import TOY_MODELS, check_every_way, toy_trainer, train
+from tests.toys import TOY_MODELS, check_every_way, everything, largest_difference, toy_trainer, train
 
 IMAGE: Shape = (1, 8, 8)
 
@@ -111,10 +112,23 @@ def mobile() -> nn.Module:
     return build(OfUser(Mobile), IMAGE, 3, Norm(), False, seed=3, dtype=torch.float64)
 
 
+def frozen_mobile(method: str, executor: str, participation: float) -> FederatedTrainer:
+    own, network = METHODS.parse(method), mobile()
+    size = max(2, own.smallest_batch)
+    return toy_trainer(own, network=network, executor=executor, steps=1, batch_size=size, participation=participation)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS.classes)
+def test_a_stack_of_frozen_mobilenets_trains_as_the_loop_does(method: str) -> None:
+    loop, stack = (frozen_mobile(method, executor, 0.67) for executor in ("loop", "stacked"))
+    train(1, loop, stack)
+    assert largest_difference(everything(stack), everything(loop)) < 1e-12
+
+
 @pytest.mark.parametrize("method", fast(METHODS.classes, "fedavg", "scaffold", "ditto", "fedbabu", "fedproto"))
 def test_a_frozen_mobilenet_keeps_weights_and_statistics_under_every_method(method: str) -> None:
-    own = METHODS.parse(method)
-    one = toy_trainer(own, network=mobile(), steps=1, batch_size=max(2, own.smallest_batch), participation=0.34)
+    one = frozen_mobile(method, "loop", 0.34)
     before = {name: leaf.clone() for name, leaf in one.model(0)[1].items()}
     assert len(before) > 200 and {name.partition(".")[0] for name in before} == {"body"}
     first = one.x["head.weight"].clone() if "head.weight" in one.x else one.local["head.weight"].clone()

@@ -222,6 +222,24 @@ def test_as_many_classes_as_features_are_accepted(head: str) -> None:
     assert HEADS.parse("frozen").problem(6, 1) is None
 
 
+def test_a_projection_belongs_to_the_body() -> None:
+    """For ``train: head``, for FedPer, FedRep and FedBABU alike."""
+    head, of_body = {"name": "projection", "hidden": 5, "out": 4}, {"projection.0.weight", "projection.2.weight"}
+    trained = {"head.weight"}
+    assert toy_trainer(METHODS.parse("fedavg"), head=head, trained="head").x.keys() == trained
+    assert toy_trainer(METHODS.parse("fedavg"), head=head, trained="head+projection.*").x.keys() == trained | of_body
+    for name in ("fedper", "fedrep", "fedbabu"):
+        trainer = toy_trainer(METHODS.parse(name), head=head, steps=1)
+        assert trainer.local.keys() == (set() if name == "fedbabu" else trained)
+        before = trainer.x
+        train(1, trainer)
+        assert (
+            of_body
+            <= {leaf for leaf, now in trainer.x.items() if not torch.equal(now, before[leaf])}
+            <= {leaf for leaf in before if not leaf.startswith("head.")}
+        )
+
+
 def test_an_unknown_head_names_the_nearest() -> None:
     with pytest.raises(InvalidExperiment, match=r"unknown head 'cosin'.*cosine"):
         parse_experiment({"head": "cosin"})

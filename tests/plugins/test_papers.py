@@ -39,7 +39,7 @@ from tests.conformance.problem import (
     local_sgd,
     softmax_error,
 )
-from tests.plugins.loading import MOST_LINES, method_of
+from tests.plugins.loading import method_of
 from tests.toys import toy_trainer, train
 from tests.warm import warm_python
 
@@ -63,11 +63,6 @@ def trained(method: Any, executor: str, rounds: int = 3, **given: Any) -> Any:
 
 #: Rows that the server holds; that clients hold some of them, too, changes no number of this problem.
 SERVER = np.array([1, 2, 5, 9, 12])
-
-
-@pytest.mark.parametrize("file", sorted(HERE.glob("*.py")), ids=lambda file: file.stem)
-def test_a_plug_in_fits_on_a_page(file: Path) -> None:
-    assert len(file.read_text().splitlines()) <= MOST_LINES
 
 
 def disco_weights(a: float, b: float, measure: str, present: list[int]) -> Array:

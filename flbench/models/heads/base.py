@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+def is_of_head(name: str) -> bool:
+    """Return whether a network's parameter or buffer belongs to the head: the module ``head``, the last layer.
+
+    All else is the body, MOON's projection included (``head: projection``): its output are the features, R_w in MOON's
+    paper, and the classifiers of FedPer, FedRep and FedBABU are the one layer after the features.
+    """
+    return name.startswith("head.")
+
+
 @HEADS.register("linear")
 @dataclass(frozen=True)
 class Head(Component):

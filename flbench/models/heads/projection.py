@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 class Projection(Head):
     """A linear layer on a projection of the features by two layers.
 
-    The output of the projection is what methods and probes see as the features. A normalization of the features stands
-    in front of the projection. MOON's code gives all three layers a bias; here the two of the projection have one if
-    the experiment's ``bias`` is set.
+    The output of the projection is what methods and probes see as the features, so the projection belongs to the body:
+    FedPer shares it, and ``train: head`` leaves it constant (``train: head+projection.*`` trains it). A normalization
+    of the features stands in front of the projection. MOON's code gives all three layers a bias; here the two of the
+    projection have one if the experiment's ``bias`` is set.
 
     Attributes:
         hidden: width of the first layer; null: as many as the features, as in MOON's code.

@@ -13,15 +13,13 @@ may expect:
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from flbench.config import Federated, Training, parse_experiment
-from flbench.papers.published_numbers import PublishedNumber
+from flbench.papers.published_numbers import PublishedNumber, published_lines
 
 #: The settings of all numbers, in flbench's names.
 SETTINGS: Mapping[str, Any] = {
@@ -100,21 +98,17 @@ class PublishedRow(PublishedNumber):
 @cache
 def published_rows() -> tuple[PublishedRow, ...]:
     """Return every published number, once for each reading."""
-    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(
-            PublishedRow(
-                label=line["label"],
-                text=line["value"],
-                sd=line["std"],
-                seeds=_SEEDS,
-                rounds=SETTINGS["rounds"],
-                note=line["note"],
-                configuration=Configuration(line["dataset"], line["partition"], line["method"]),
-                on=on,
-            )
-            for line in csv.DictReader(file)
-            for on in READINGS
+    return tuple(
+        PublishedRow.of_line(
+            line,
+            seeds=_SEEDS,
+            rounds=SETTINGS["rounds"],
+            configuration=Configuration(line["dataset"], line["partition"], line["method"]),
+            on=on,
         )
+        for line in published_lines(__file__)
+        for on in READINGS
+    )
 
 
 def configuration_of(experiment: Training) -> Configuration | None:

@@ -6,15 +6,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from flbench.config import Federated, Training
-from flbench.papers.published_numbers import PublishedNumber, other_content
+from flbench.papers.published_numbers import PublishedNumber, other_content, published_lines
 from flbench.registry import PARTITIONS
 
 #: Fields that may differ from the paper's; all others that are not in ``Configuration`` must be its defaults.
@@ -63,8 +61,7 @@ class PublishedRow(PublishedNumber):
 @cache
 def published_rows() -> tuple[PublishedRow, ...]:
     """Return every published number, in the order of the paper's tables."""
-    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(_row(line) for line in csv.DictReader(file))
+    return tuple(_row(line) for line in published_lines(__file__))
 
 
 def _row(line: dict[str, str]) -> PublishedRow:
@@ -81,16 +78,8 @@ def _row(line: dict[str, str]) -> PublishedRow:
         norm=line["norm"],
         groups=int(line["groups"]) if line["groups"] else None,
     )
-    return PublishedRow(
-        label=line["label"],
-        text=line["value"],
-        sd=line["std"],
-        seeds=int(line["seeds"]),
-        rounds=int(line["rounds"]),
-        note=line["note"],
-        table=line["table"],
-        configuration=configuration,
-    )
+    seeds, rounds = int(line["seeds"]), int(line["rounds"])
+    return PublishedRow.of_line(line, seeds=seeds, rounds=rounds, table=line["table"], configuration=configuration)
 
 
 def configuration_of(experiment: Training) -> Configuration | None:

@@ -24,7 +24,8 @@ class FedALA(Method):
     """Clients start from a mix of the server's weights and their own last ones, whose shares they learn.
 
     W <- clip(W - eta g (x - w_k), 0, 1) at w_k + (x - w_k) W, for the last ``layers`` parameters; all others start from
-    x. Here the shares are learned on the batches of the round, once in every round.
+    x. Here the shares are learned on the batches of the round, once in every round. Evaluated is where a client would
+    start, as in the authors' code, with the shares that it has: the code learns them once more before.
     """
 
     equation: ClassVar[str] = "w = w_k + (x - w_k) W, W <- clip(W - eta g (x - w_k), 0, 1); then SGD"
@@ -37,20 +38,20 @@ class FedALA(Method):
         mixed = list(x)[-self.layers :]
         return {f"w/{name}": x[name] for name in mixed} | {f"W/{name}": 0 * x[name] + 1 for name in mixed}
 
+    def personal(self, x, client):
+        own, shares = ({n: client[f"{tree}/{n}"] for n in list(x)[-self.layers :]} for tree in "wW")
+        return {**x, **tmap(lambda a, received, share: a + (received - a) * share, own, x, shares)}
+
     def train(self, w, batches, ctx, forward):
-        mixed = list(ctx.x)[-self.layers :]
-        own = {name: ctx.client[f"w/{name}"] for name in mixed}
-        shares = {name: ctx.client[f"W/{name}"] for name in mixed}
-        gap = {name: ctx.x[name] - own[name] for name in mixed}
-        start = tmap(lambda a, d, share: a + d * share, own, gap, shares)
+        state, mixed, losses = dict(ctx.client), list(ctx.x)[-self.layers :], []
         for images, labels in batches:
-            _, g = descent(forward, {**w, **start}, images, labels)
-            shares = {name: (shares[name] - self.eta * g[name] * gap[name]).clamp(0, 1) for name in mixed}
-            start = tmap(lambda a, d, share: a + d * share, own, gap, shares)
-        w, losses = {**w, **start}, []
+            _, g = descent(forward, {**w, **self.personal(ctx.x, state)}, images, labels)
+            for n in mixed:
+                step = self.eta * g[n] * (ctx.x[n] - state[f"w/{n}"])
+                state[f"W/{n}"] = (state[f"W/{n}"] - step).clamp(0, 1)
+        w = {**w, **self.personal(ctx.x, state)}
         for images, labels in batches:
             loss, g = descent(forward, w, images, labels)
             w = tmap(lambda a, d: a - ctx.lr * d, w, g)
             losses.append(loss)
-        state = {f"w/{name}": w[name] for name in mixed} | {f"W/{name}": shares[name] for name in mixed}
-        return w, state, sum(losses) / len(losses)
+        return w, {**state, **{f"w/{n}": w[n] for n in mixed}}, sum(losses) / len(losses)
