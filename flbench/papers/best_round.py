@@ -51,7 +51,9 @@ def skipped(cell: Cell) -> str:
     return f"the best of {min(map(len, evaluated))} evaluated rounds"
 
 
-def judge(row: Row, cell: Cell | None, other: str, interval: Callable[[Row, Cell], tuple[float, float]]) -> Judgement:
+def judge(
+    row: Row, cell: Cell | None, other: str, interval: Callable[[Row, Cell], tuple[float, float] | None]
+) -> Judgement:
     """Return the verdict on a published number, and why.
 
     The unit is a seed, and the quantity the difference of two means over seeds, with its 95 % interval by Welch's t.
@@ -62,15 +64,16 @@ def judge(row: Row, cell: Cell | None, other: str, interval: Callable[[Row, Cell
         row: the number.
         cell: ours; None: there is none.
         other: why it is not of the published data or method, if it is not.
-        interval: returns ours less the published mean, and the half-width of its interval, in points.
+        interval: returns ours less the published mean, and the half-width of its interval, in points; None: too few
+            seeds for one.
     """
     if cell is None:
         return Judgement("not run")
     if judgement := without_comparison(cell, row.rounds, other):
         return judgement
-    if len(cell.values) < FEWEST:
+    if (found := interval(row, cell)) is None:
         return Judgement("inconclusive", f"fewer than {FEWEST} seeds have no interval")
-    difference, half_width = interval(row, cell)
+    difference, half_width = found
     diverged = sum(run.result is not None and run.result.status == "diverged" for run in cell.runs)
     why = f"± {half_width:.2f}" + (f", {diverged} of {len(cell.runs)} diverged" if diverged else "")
     if abs(difference) > half_width:

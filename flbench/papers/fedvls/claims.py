@@ -22,7 +22,7 @@ from flbench.papers.published_numbers import WIDEST, Comparison, judgements, tal
 from flbench.report.blocks import Block, Entry, Paragraph, words
 from flbench.report.cells import Cell, cells_of, rows_of
 from flbench.report.runs import Collection, Run
-from flbench.report.stats import welch_half_width
+from flbench.report.stats import FEWEST, welch_half_width
 from flbench.report.supplement import Place
 
 
@@ -70,18 +70,20 @@ def _other(cell: Cell | None) -> str:
     return "not the official images" if dataset.content not in (None, CONTENT) else skipped(cell)
 
 
-def interval(row: PublishedRow, cell: Cell) -> tuple[float, float]:
-    """Return ours less the published mean, and the half-width of its 95 % interval, in points.
+def interval(row: PublishedRow, cell: Cell) -> tuple[float, float] | None:
+    """Return ours less the published mean, and the half-width of its 95 % interval, in points; None for few seeds.
 
-    A published number without a standard deviation has that of ours.
+    A published number without a standard deviation has that of ours, and fewer than ``FEWEST`` of our seeds have the
+    published one. Neither: None.
     """
-    ours = cell.summary
-    assert ours is not None and ours.sd is not None
-    own = (100 * ours.sd) ** 2
-    if row.sd:
-        parts = [(own / ours.n, ours.n - 1), (float(row.sd) ** 2 / row.seeds, row.seeds - 1)]
+    ours, published = cell.summary, float(row.sd or 0) ** 2
+    if ours is None or (ours.n < FEWEST and not published):
+        return None
+    own, known = ((100 * ours.sd) ** 2, ours.n - 1) if ours.n >= FEWEST and ours.sd is not None else (0.0, 0)
+    if known and published:
+        parts = [(own / ours.n, known), (published / row.seeds, row.seeds - 1)]
     else:
-        parts = [(own * (1 / ours.n + 1 / row.seeds), ours.n - 1)]
+        parts = [((own or published) * (1 / ours.n + 1 / row.seeds), known or row.seeds - 1)]
     # Numbers are compared as printed, to a hundredth of a point.
     return round(100 * ours.mean - row.value, 2), round(welch_half_width(parts), 2)
 
@@ -126,6 +128,7 @@ class FedVlsSupplement(NumbersSupplement[PublishedRow]):
             "seeds there, ours mean ± half-width of its 95 % interval. The paper has accuracies on the test set; its "
             "published code computes those of MNIST on the training set, so each number is compared with ours on both. "
             "In brackets: the half-width of the 95 % interval of the difference of the two means (Welch; the unit is a "
-            "seed; a published number without a standard deviation has ours). *does not hold*: the interval excludes "
+            "seed; a published number without a standard deviation has ours, and fewer than "
+            f"{FEWEST} of our seeds have the published one). *does not hold*: the interval excludes "
             f"zero; *holds*: it contains zero and its half-width is at most {WIDEST:g} points; else *inconclusive*."
         )

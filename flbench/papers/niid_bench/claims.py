@@ -22,7 +22,7 @@ from flbench.papers.published_numbers import WIDEST, Comparison, Judgement, othe
 from flbench.report.blocks import Entry, words
 from flbench.report.cells import Cell, cells_of, rows_of
 from flbench.report.runs import Collection, Run
-from flbench.report.stats import welch_half_width
+from flbench.report.stats import FEWEST, welch_half_width
 from flbench.report.supplement import Place
 
 #: The variant of SCAFFOLD that the numbers were computed with.
@@ -77,14 +77,15 @@ def judge(row: PublishedRow, cell: Cell | None, other_method: str = "") -> Judge
     return judge_means(row, cell, other or "", interval)
 
 
-def interval(row: PublishedRow, cell: Cell) -> tuple[float, float]:
-    """Return ours less the published mean, and the half-width of its 95 % interval, in points.
+def interval(row: PublishedRow, cell: Cell) -> tuple[float, float] | None:
+    """Return ours less the published mean, and the half-width of its 95 % interval, in points; None for few seeds.
 
     The published seeds share one partition, and each of ours has its own: where partitions differ, the variance of the
     published mean is at most that of one of our seeds larger than its standard deviation says, and we add that much.
     """
     ours = cell.summary
-    assert ours is not None and ours.sd is not None
+    if ours is None or ours.sd is None or ours.n < FEWEST:
+        return None
     drawn = 1.0 if row.configuration.partition_is_drawn else 0.0
     parts = [
         ((100 * ours.sd) ** 2 * (1 / ours.n + drawn), ours.n - 1),
