@@ -66,7 +66,7 @@ class LiftedHooks:
 
     Attributes:
         teachers: the parameters and buffers of each teacher by its name.
-        perturbs: whether the method perturbs the weights.
+        perturbs: whether a step takes a second gradient, at other weights; ``moves``: whether its only one is there.
         trains: whether it replaces the steps.
         own_loss: whether the loss is another one than the mean cross-entropy of the logits, or has other parameters.
     """
@@ -94,7 +94,8 @@ class LiftedHooks:
         self._all_clients: tuple[Method, Context] | None = None
         self._own = {hook for hook in CLIENT_HOOKS if overrides(type(method), hook)}
         self._extra = task.extra
-        self.perturbs, self.trains = "perturbed" in self._own, "train" in self._own
+        self.perturbs, self.trains = method.perturbs, "train" in self._own
+        self.moves = "perturbed" in self._own and not method.perturbs
         self.own_loss = bool(self._own & {"logits", "loss", "penalty"}) or bool(self._extra)
         self.teachers = self._teachers(start) if "teachers" in self._own else {}
 
@@ -198,9 +199,10 @@ class LiftedHooks:
         return cross_entropy(self._apply("logits", z) if "logits" in self._own else z, labels, sizes)
 
     def perturbed(self, params: Tree, grads: Tree) -> Tree:
-        """Return the weights at which the step takes its gradient."""
-        out: Tree = self._apply_to_trees("perturbed", params, grads)
-        return out
+        """Return the weights at which the step takes its gradient, from that at ``params``, empty if none is needed."""
+        with torch.no_grad():
+            out: Tree = self._apply_to_trees("perturbed", params, grads)
+        return {name: out[name] for name in params}  # a method may give them another order
 
     def direction(self, params: Tree, grads: Tree) -> Tree:
         """Return the direction of descent, by default the gradient."""

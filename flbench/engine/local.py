@@ -112,15 +112,12 @@ def _steps(
         if key is not None:
             seen = {**seen, **{name: key ^ number for name, number in passes.mask_keys.items()}}
         phase = lifted.phase(names)
-        note, grads = gradient(params, seen, *batch)
+        note, grads = gradient(lifted.perturbed(params, {}) if lifted.moves else params, seen, *batch)
         grads = phase.of_gradient(grads)
         notes.append(note)
         takes.append(training)
         if gradient_there is not None:
-            with torch.no_grad():
-                there = lifted.perturbed(params, grads)
-            there = {name: there[name] for name in names}  # a method may give them another order
-            _, grads = gradient_there(there, tmap(torch.clone, seen), *batch)
+            _, grads = gradient_there(lifted.perturbed(params, grads), tmap(torch.clone, seen), *batch)
             grads = phase.of_gradient(grads)
         with torch.no_grad():
             weights = list(params.values())

@@ -152,6 +152,9 @@ class Method(Component, PersonalHooks):
     #: once for a stack of clients, which is the last axis of all leaves. Anything else is mapped, which costs more.
     elementwise: ClassVar[bool] = False
 
+    #: Whether ``perturbed`` reads the gradient. If not, it gets an empty tree, and a step takes one pass, there.
+    perturbs_by_gradient: ClassVar[bool] = True
+
     #: Fields that hooks need as Python numbers, such as a count. Runs that differ in one are not trained as one stack.
     static: ClassVar[frozenset[str]] = frozenset()
 
@@ -187,7 +190,7 @@ class Method(Component, PersonalHooks):
     @property
     def perturbs(self) -> bool:
         """Whether a step takes a second gradient, at other weights."""
-        return overrides(type(self), "perturbed")
+        return overrides(type(self), "perturbed") and self.perturbs_by_gradient
 
     @property
     def trains(self) -> bool:
@@ -240,12 +243,9 @@ class Method(Component, PersonalHooks):
         """Return other weights, at which the gradient of the step is computed instead, on the same batch.
 
         Args:
-            w: the weights of the step. Only the pass at these updates the batch statistics.
-            g: the gradient at ``w``, without weight decay.
+            w: the weights of the step. The first pass, at these, updates the batch statistics.
+            g: the gradient at ``w``, without weight decay; empty if not ``perturbs_by_gradient``.
             ctx: the client's.
-
-        Returns:
-            A tree like ``w``.
         """
         return w
 
