@@ -1,6 +1,6 @@
 """The local training of one client, or of a stack of clients, as one pure function.
 
-Both use the same code: a hook of the method is *lifted*, by the identity for one client, by ``torch.func.vmap`` for a
+Both use the same code: a hook of the method is *lifted*, by the identity for one client, by ``over_clients`` for a
 stack. Clients share nothing, so the gradient of the sum of their losses is each client's own gradient.
 
 Shape suffixes: N clients (absent for one), E local steps, B batch, Y classes, D features.
