@@ -45,7 +45,8 @@ def mean_over_batch(each_NB: Tensor, sizes: Tensor | None) -> Tensor:
 
 #: The hooks that are applied to one client or mapped over a stack.
 CLIENT_HOOKS = (
-    "teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "rates", "train", "finish", "upload",
+    "teachers", "logits", "loss", "penalty", "penalty_gradient", "perturbed", "direction", "step", "rates", "train",
+    "finish", "upload",
 )  # fmt: skip
 
 #: The phase in which all parameters move.
@@ -68,7 +69,11 @@ class LiftedHooks:
         teachers: the parameters and buffers of each teacher by its name.
         perturbs: whether a step takes a second gradient, at other weights; ``moves``: whether its only one is there.
         trains: whether it replaces the steps.
-        own_loss: whether the loss is another one than the mean cross-entropy of the logits, or has other parameters.
+        changes_logits: whether others than the network's logits enter the cross-entropy; ``shifts_logits``: these plus
+            a constant.
+        by_hand: whether the gradient of the penalty is derived by hand.
+        own_loss: whether autograd derives the loss: it is another one than the mean cross-entropy and such a penalty,
+            or has other parameters.
     """
 
     def __init__(self, method: Method, lift: Lift, task: ClientTask, start: ClientInit) -> None:
@@ -96,7 +101,9 @@ class LiftedHooks:
         self._extra = task.extra
         self.perturbs, self.trains = method.perturbs, "train" in self._own
         self.moves = "perturbed" in self._own and not method.perturbs
-        self.own_loss = bool(self._own & {"logits", "loss", "penalty"}) or bool(self._extra)
+        self.changes_logits, self.by_hand = "logits" in self._own, "penalty_gradient" in self._own
+        self.shifts_logits = method.shifts_logits
+        self.own_loss = "loss" in self._own or ("penalty" in self._own and not self.by_hand) or bool(self._extra)
         self.teachers = self._teachers(start) if "teachers" in self._own else {}
 
     def of_network(self, tree: Tree) -> Tree:
@@ -147,6 +154,7 @@ class LiftedHooks:
         if self._all_clients is not None:
             return self._all_clients
         context = {each.name: getattr(self._context, each.name) for each in fields(Context)}
+        context["counts_Y"] = context["counts_Y"].movedim(0, -1)
         for name in ("x", "server", "client", "buffers"):
             shared = {key: leaf.unsqueeze(-1) for key, leaf in context[name].items()}
             context[name] = _clients_last(context[name]) if name in self._own_context else shared
@@ -196,7 +204,26 @@ class LiftedHooks:
         return loss, loss + self._apply_to_batch("penalty", leaves, batch) if "penalty" in self._own else loss
 
     def _cross_entropy(self, z: Tensor, labels: Tensor, sizes: Tensor | None) -> Tensor:
-        return cross_entropy(self._apply("logits", z) if "logits" in self._own else z, labels, sizes)
+        return cross_entropy(self.logits(z) if self.changes_logits else z, labels, sizes)
+
+    def logits(self, z: Tensor) -> Tensor:
+        """Return what enters the cross-entropy."""
+        if not (self._method.elementwise and self._stacked):
+            out: Tensor = self._apply("logits", z)
+            return out
+        method, context = self._of_all()
+        return method.logits(z.movedim(0, -1), context).movedim(-1, 0)
+
+    def penalty_gradient(self, params: Tree, batch: Batch) -> Tree:
+        """Return the gradient of the penalty, as ``Method.penalty_gradient`` names it, on the batch of a stack."""
+        if not self._method.elementwise:
+            out: Tree = self._apply_to_batch("penalty_gradient", params, batch)
+            return out
+        method, context = self._of_all()
+        taught = {name: _clients_last(vars(each)) for name, each in batch.teachers.items()}
+        own = _clients_last({name: leaf for name, leaf in vars(batch).items() if name != "teachers"})
+        last = Batch(**own, teachers={name: Outputs(**each) for name, each in taught.items()})
+        return _clients_first(method.penalty_gradient(_clients_last(params), last, context))
 
     def perturbed(self, params: Tree, grads: Tree) -> Tree:
         """Return the weights at which the step takes its gradient, from that at ``params``, empty if none is needed."""

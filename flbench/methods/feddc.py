@@ -52,7 +52,7 @@ class FedDC(Method):
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         alpha, size = self._scales(ctx)
         return tmap(
-            lambda g, w, x, own, c: (w - x).mul_(alpha).add_(own).add_(c / size).add_(g),
+            lambda g, w, x, own, c: own.addcmul(w - x, alpha).addcdiv_(c, size).add_(g),
             *(g, w, ctx.x, ctx.client, ctx.server),
         )
 
@@ -65,7 +65,7 @@ class FedDC(Method):
 
     def _scales(self, ctx: Context) -> tuple[Any, Any]:
         """Return alpha_k and r_k."""
-        size = ctx.relative_size if self.weighting == "samples" else 1
+        size = ctx.relative_size if self.weighting == "samples" else ctx.relative_size.new_ones(())
         return self.alpha * (1 / size), size
 
     def delta_weights(self, cohort: Cohort) -> Sequence[float]:

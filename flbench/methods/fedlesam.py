@@ -58,7 +58,7 @@ class FedLESAM(Method):
             towards = tmap(lambda before, x: before - x, ctx.client, ctx.x)
             norm = ctx.norm(towards)
         scale = self.rho * (1 / norm.clamp_min(TINY))
-        return tmap(lambda w, d: w + scale * d, w, towards)
+        return tmap(lambda w, d: w.addcmul(d, scale), w, towards)
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Keep the weights that the client received; in a stack they are broadcast over the clients."""

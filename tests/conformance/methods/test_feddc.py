@@ -82,17 +82,17 @@ def test_c_is_the_mean_of_all_controls() -> None:
     assert max(float(leaf.abs().max()) for leaf in trainer.server.values()) > 1e-3
 
 
-_DIRECTION = "(w - x).mul_(alpha).add_(own).add_(c / size).add_(g)"
+_DIRECTION = "own.addcmul(w - x, alpha).addcdiv_(c, size).add_(g)"
 _OWN = "own + alpha * (w - x) - c"
 _CHANGE = "(x - w) / ctx.steps / ctx.lr - c / size"
 MUTATIONS = mutations_of(
     "feddc",
     ("no proximal part", _DIRECTION, "own + c / size + g"),
-    ("proximal part's sign", _DIRECTION, "(x - w).mul_(alpha).add_(own).add_(c / size).add_(g)"),
-    ("no state", _DIRECTION, "(w - x).mul_(alpha).add_(c / size).add_(g)"),
-    ("state's sign", _DIRECTION, "(w - x).mul_(alpha).sub_(own).add_(c / size).add_(g)"),
+    ("proximal part's sign", _DIRECTION, "own.addcmul(x - w, alpha).addcdiv_(c, size).add_(g)"),
+    ("no state", _DIRECTION, "(w - x).mul_(alpha).addcdiv_(c, size).add_(g)"),
+    ("state's sign", _DIRECTION, "(w - x).mul_(alpha).sub_(own).addcdiv_(c, size).add_(g)"),
     ("no c", _DIRECTION, "(w - x).mul_(alpha).add_(own).add_(g)"),
-    ("c's sign", _DIRECTION, "(w - x).mul_(alpha).add_(own).sub_(c / size).add_(g)"),
+    ("c's sign", _DIRECTION, "own.addcmul(w - x, alpha).sub_(c / size).add_(g)"),
     ("c not scaled", _DIRECTION, "(w - x).mul_(alpha).add_(own).add_(c).add_(g)"),
     ("no gradient", _DIRECTION, "(w - x).mul_(alpha).add_(own).add_(c / size)"),
     ("no drift", _OWN, "own - c"),
