@@ -89,7 +89,8 @@ class LiftedHooks:
         random = Random() if start.keys is None else Random(start.keys)
         shared = {"x": task.x, "server": task.server, "lr": task.sgd.lr, "round": task.round}
         numbers: dict[str, Any] = {"steps": start.steps, "head": task.head, "random": random}
-        self._context = Context(**{**shared, **self._own_context, **numbers})
+        self._step = -1
+        self._last_context = Context(**{**shared, **self._own_context, **numbers})
         self._hyperparameters: dict[str, Any] = dict(task.hyperparameters)
         if isinstance(start.steps, Tensor):
             self._own_context["steps"] = start.steps
@@ -109,6 +110,13 @@ class LiftedHooks:
     def of_network(self, tree: Tree) -> Tree:
         """Return the network's own leaves of a tree of parameters."""
         return {name: leaf for name, leaf in tree.items() if name not in self._extra} if self._extra else tree
+
+    @property
+    def _context(self) -> Context:
+        """The context in this step."""
+        if self._last_context.step != self._step:
+            self._last_context = _at(self._last_context, self._step)
+        return self._last_context
 
     def _apply(self, hook: str, *trees: Any) -> Any:
         """``hook(*trees, ctx)`` with each client's own context and hyperparameters."""
@@ -152,6 +160,9 @@ class LiftedHooks:
     def _of_all(self) -> tuple[Method, Context]:
         """Method and context of a whole stack: numbers of each client (N,) broadcast along the last axis of leaves."""
         if self._all_clients is not None:
+            method, last = self._all_clients
+            if last.step != self._step:
+                self._all_clients = method, _at(last, self._step)
             return self._all_clients
         context = {each.name: getattr(self._context, each.name) for each in fields(Context)}
         context["counts_Y"] = context["counts_Y"].movedim(0, -1)
@@ -163,10 +174,7 @@ class LiftedHooks:
 
     def begin(self, step: int) -> None:
         """Set the number of the local step that the hooks see; -1 after the last."""
-        if self._own:
-            self._context = _at(self._context, step)
-            if self._all_clients is not None:
-                self._all_clients = self._all_clients[0], _at(self._all_clients[1], step)
+        self._step = step
 
     def _teachers(self, start: ClientInit) -> dict[str, tuple[Tree, Tree]]:
         with torch.no_grad():
@@ -300,7 +308,7 @@ class LiftedHooks:
     def _replace(self, **own: Any) -> None:
         """Put other trees of each client into the context."""
         self._own_context |= own
-        self._context = replace(self._context, **own)
+        self._last_context = replace(self._context, **own)
         self._all_clients = None
 
 

@@ -59,8 +59,9 @@ class FedDC(Method):
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Move h_k and c_k by the round's change; the message is r_k times the change of c_k."""
         alpha, size = self._scales(ctx)
-        change = tmap(lambda x, w, c: (x - w) / ctx.steps / ctx.lr - c / size, ctx.x, w, ctx.server)
-        own = tmap(lambda own, w, x, c: own + alpha * (w - x) - c, ctx.client, w, ctx.x, change)
+        back = tmap(lambda x, w: x - w, ctx.x, w)
+        change = tmap(lambda d, c: (d / ctx.steps).div_(ctx.lr).addcdiv_(c, size, value=-1), back, ctx.server)
+        own = tmap(lambda own, d, c: own.addcmul(d, alpha, value=-1).sub_(c), ctx.client, back, change)
         return own, tmap(lambda c: c * size, change)
 
     def _scales(self, ctx: Context) -> tuple[Any, Any]:
