@@ -74,9 +74,11 @@ class Case:
         """Return the engine's trainer."""
         return trainer_of(self.experiment, self.data, self.device, executor=executor, pool=self.threads)
 
-    def turns(self, variants: Sequence[Variant]) -> dict[str, list[float]]:
+    def turns(
+        self, variants: Sequence[Variant], clock: Callable[[], float] = time.perf_counter
+    ) -> dict[str, list[float]]:
         """Return the seconds a round and run of each variant, a number a turn."""
-        return take_turns(variants, repeats=self.repeats, note=self.note)
+        return take_turns(variants, repeats=self.repeats, note=self.note, clock=clock)
 
 
 def experiment_of(setting: str) -> Federated:

@@ -36,12 +36,12 @@ def class_statistics(
     sums_YD = squares_YDD = counts_Y.new_zeros((), dtype=wide)
     for images, labels_B, there_B in own:
         out_BD = features(images)
-        known_BD = torch.where(there_B.unsqueeze(-1), out_BD.to(wide), 0)
-        of_class_YB = (labels_B.unsqueeze(-2) == classes_Y1).to(wide)
-        sums_YD = sums_YD + of_class_YB @ known_BD
+        wide_BD = out_BD.to(wide)
+        of_class_YB = ((labels_B.unsqueeze(-2) == classes_Y1) & there_B.unsqueeze(-2)).to(wide)
+        sums_YD = sums_YD + of_class_YB @ wide_BD
         if covariances:
-            each_YDB = of_class_YB.unsqueeze(-2) * known_BD.mT.unsqueeze(-3)
-            products = each_YDB.flatten(-3, -2) @ known_BD  # one product of all classes
+            each_YDB = of_class_YB.unsqueeze(-2) * wide_BD.mT.unsqueeze(-3)
+            products = each_YDB.flatten(-3, -2) @ wide_BD  # one product of all classes
             squares_YDD = squares_YDD + products.unflatten(-2, each_YDB.shape[-3:-1])
     counts_Y1 = counts_Y.to(wide).unsqueeze(-1)
     means_YD = sums_YD / counts_Y1.clamp(min=1)

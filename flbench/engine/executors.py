@@ -20,9 +20,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from flbench.choices import UsedExecutor
+from flbench.engine.client_map import over_clients
 from flbench.engine.clients import ChunkJob, ClientResult, JobAt, Results, map_tensors
 from flbench.engine.conv_tuner import ConvTuner, convolutions_of, convolve
 from flbench.engine.cuda_graph import GraphedFunction, Recorder, Trial
@@ -211,8 +211,8 @@ class StackedExecutor:
                 work = _with_pixels_last(job(chunk)) if self.pixels_last else job(chunk)
                 if not self._network.training:  # walking through its modules takes a hundredth of a small round
                     self._network.train()
-                result = local_train(self._passes, vmap, work.task, work.init, work.batches.steps(), work.own)
-                result = work.in_place(with_twin(result, self._passes, vmap, work, work.batches.steps))
+                result = local_train(self._passes, over_clients, work.task, work.init, work.batches.steps(), work.own)
+                result = work.in_place(with_twin(result, self._passes, over_clients, work, work.batches.steps))
             except RuntimeError as error:
                 if not repeat:  # within a recording: the whole round has to be repeated
                     raise
@@ -224,8 +224,8 @@ class StackedExecutor:
     def first_step(self, job: ChunkJob) -> None:
         """Train one step of a chunk, and drop the result."""
         self._network.train()
-        result = local_train(self._passes, vmap, job.task, job.init, islice(job.batches.steps(), 1), job.own)
-        with_twin(result, self._passes, vmap, job, lambda: islice(job.batches.steps(), 1))
+        result = local_train(self._passes, over_clients, job.task, job.init, islice(job.batches.steps(), 1), job.own)
+        with_twin(result, self._passes, over_clients, job, lambda: islice(job.batches.steps(), 1))
 
     def tune(self, kind: Hashable, trial: Trial) -> None:
         """Choose how the stacks of rounds of this kind convolve, if there is a tuner."""

@@ -25,7 +25,7 @@ from flbench.engine.cuda_round import RecordedRounds
 from flbench.engine.device_data import own_rows
 from flbench.engine.executors import Executor, StackedExecutor
 from flbench.engine.finetuning import finetuned
-from flbench.engine.hook_checks import CHECKED, checked
+from flbench.engine.hook_checks import CHECKED, OF_STEPS, checked
 from flbench.engine.local_steps import DrawSteps
 from flbench.engine.randomness import without_draws
 from flbench.engine.run import UNIFORM, RoundInputs, Run, TrainingSetup
@@ -235,16 +235,13 @@ class FederatedTrainer(Trainer):
         return torch.from_numpy(np.ascontiguousarray(rows)).to(self.device)
 
 
-#: The hooks that a twin's method may have: it has no state, no message and no broadcast of its own.
-_OF_STEPS = {"teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "rates"}
-
-
 def _twin_of(method: Method) -> Method | None:
     """The method that trains the clients' second sets of weights, if there is one."""
     twin = cast(Method | None, method.twin())  # as its check has found
     if twin is None:
         return None
-    if wrong := [hook for hook in CHECKED - _OF_STEPS if overrides(type(twin), hook)]:
+    # It has no state, no message and no broadcast of its own.
+    if wrong := [hook for hook in CHECKED - OF_STEPS if overrides(type(twin), hook)]:
         raise UserError(
             f"the hook twin of {method.label()} returned {twin.label()}, whose hook {min(wrong)} a second set of "
             "weights cannot have: it trains with hooks of local steps alone, such as penalty"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from flbench.engine.dense_stack import DenseLayer, DenseStack, log_softmax_gradient
 from flbench.engine.hooks import LiftedHooks, mean_over_batch
-from flbench.methods.base import Outputs, Tree
+from flbench.methods.base import Batch, Outputs, Tree
 from flbench.models.layers import at_least_float
 from flbench.models.network import Forward
 from flbench.models.norm_layers import Normalization
@@ -113,10 +113,23 @@ class ByHand:
         features, logits = self._stack.forward(params, buffers, images)
         if self._lifted.own_loss:
             return self._of_own_loss(params, (features, logits), target, taught)
-        log_p_NYB = torch.log_softmax(logits.mT, 1)
+        derived = self._lifted.changes_logits and not self._lifted.shifts_logits
+        z = logits.detach().requires_grad_(derived)
+        with torch.set_grad_enabled(derived):
+            entering = self._lifted.logits(z) if self._lifted.changes_logits else z
+        log_p_NYB = torch.log_softmax(entering.detach().mT, 1)
         labels_N1B = target[0].unsqueeze(1)
         of_logits = log_softmax_gradient(log_p_NYB, labels_N1B, target[1]).mT
-        return (log_p_NYB.gather(1, labels_N1B), target[1]), self._stack.backward(params, of_logits)
+        if derived:
+            (of_logits,) = torch.autograd.grad(entering, z, of_logits)
+        note = log_p_NYB.gather(1, labels_N1B), target[1]
+        if not self._lifted.by_hand:
+            return note, self._stack.backward(params, of_logits)
+        added = self._lifted.penalty_gradient(params, Batch(target[0], features, logits, taught))
+        if "logits_BY" in added:
+            of_logits = of_logits + added.pop("logits_BY")
+        grads = self._stack.backward(params, of_logits, added.pop("features_BD", None))
+        return note, {name: leaf + added[name] if name in added else leaf for name, leaf in grads.items()}
 
     def _of_own_loss(
         self, params: Tree, outputs: tuple[Tensor, Tensor], target: Target, taught: Mapping[str, Outputs]

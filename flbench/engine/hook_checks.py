@@ -58,21 +58,33 @@ def checked(method: Method) -> Method:
             raise UserError(f"{method.label()}: {field} is {found!r}; expected {', '.join(map(repr, known))}")
     own = [hook for hook in _CHECKS if overrides(cls, hook)]
     _check_names(cls, own)
+    derived, penalty = (_definer(cls, hook) for hook in ("penalty_gradient", "penalty"))
+    if "penalty_gradient" in own and penalty is Method:
+        raise UserError(f"{hook_at(cls, 'penalty_gradient', 'method')} is never called: define the penalty, too")
     seen: set[str] = set()
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     first_calls = RLock()  # one at a time, so that the hook that draws is the one that is named
-    hooks = {hook: _checked(cls, hook, seen, first_calls) for hook in own}
+    hooks: dict[str, Any] = {hook: _checked(cls, hook, seen, first_calls) for hook in own}
+    if not issubclass(derived, penalty):  # the gradient of a base's penalty
+        hooks["penalty_gradient"] = Method.penalty_gradient
     guarded: type[Method] = type(cls.__name__, (cls,), {**names, **hooks})
     return guarded(**{field.name: getattr(method, field.name) for field in fields(method)})
 
 
+def _definer(cls: type[Method], name: str) -> type[Any]:
+    """The class that has the hook, of those from which a method inherits."""
+    return next(one for one in cls.__mro__ if name in vars(one))
+
+
 #: Hooks of a local step, which ``train`` takes the place of.
-_OF_STEPS = frozenset({"teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "rates"})
+OF_STEPS = frozenset(
+    {"teachers", "logits", "loss", "penalty", "penalty_gradient", "perturbed", "direction", "step", "rates"}
+)
 
 
 def _check_names(cls: type[Method], own: Sequence[str]) -> None:
     """Refuse hooks that nothing would call: misspelt ones, and those of steps beside ``train``."""
-    if "train" in own and (idle := sorted(_OF_STEPS & set(own))):
+    if "train" in own and (idle := sorted(OF_STEPS & set(own))):
         raise UserError(f"{hook_at(cls, idle[0], 'method')} is never called: train takes the place of all steps")
     for one in cls.__mro__[: cls.__mro__.index(Method)]:
         for name in vars(one):
@@ -218,6 +230,15 @@ def _penalty(value: Any, w: Tree, batch: Batch, ctx: Context) -> str | None:
     return f"{_what(value)}; expected a number or a tensor of shape ()"
 
 
+def _penalty_gradient(value: Any, w: Tree, batch: Batch, ctx: Context) -> str | None:
+    known = {"features_BD": batch.features_BD, "logits_BY": batch.logits_BY, **w}
+    if problem := _tree(value):
+        return problem
+    if unknown := sorted(value.keys() - known.keys()):
+        return f"{unknown[0]!r}; expected some of {_names(known)}"
+    return _like(value, {name: known[name] for name in value})
+
+
 def _like_first(value: Any, first: Tree, *_: Any) -> str | None:
     return _like(value, first)
 
@@ -333,6 +354,7 @@ _CHECKS: dict[str, Callable[..., str | None]] = {
     "logits": _logits,
     "loss": _loss,
     "penalty": _penalty,
+    "penalty_gradient": _penalty_gradient,
     "perturbed": _like_first,
     "direction": _like_first,
     "step": _like_first,

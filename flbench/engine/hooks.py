@@ -45,7 +45,8 @@ def mean_over_batch(each_NB: Tensor, sizes: Tensor | None) -> Tensor:
 
 #: The hooks that are applied to one client or mapped over a stack.
 CLIENT_HOOKS = (
-    "teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "rates", "train", "finish", "upload",
+    "teachers", "logits", "loss", "penalty", "penalty_gradient", "perturbed", "direction", "step", "rates", "train",
+    "finish", "upload",
 )  # fmt: skip
 
 
@@ -68,10 +69,14 @@ class LiftedHooks:
 
     Attributes:
         teachers: the parameters and buffers of each teacher by its name.
-        perturbs: whether the method perturbs the weights.
+        perturbs: whether a step takes a second gradient, at other weights; ``moves``: whether its only one is there.
         trains: whether it replaces the steps. ``has_rates``: whether it changes the rate of parameters.
         active: whether it changes anything of the local training.
-        own_loss: whether the loss is another one than the mean cross-entropy of the logits, or has other parameters.
+        changes_logits: whether others than the network's logits enter the cross-entropy; ``shifts_logits``: these plus
+            a constant.
+        by_hand: whether the gradient of the penalty is derived by hand.
+        own_loss: whether autograd derives the loss: it is another one than the mean cross-entropy and such a penalty,
+            or has other parameters.
     """
 
     def __init__(self, method: Method, lift: Lift, task: ClientTask, start: ClientInit) -> None:
@@ -87,7 +92,8 @@ class LiftedHooks:
         random = Random() if start.keys is None else Random(start.keys)
         shared = {"x": task.x, "server": task.server, "lr": task.sgd.lr, "round": task.round}
         numbers: dict[str, Any] = {"steps": start.steps, "head": task.head, "random": random}
-        self._context = Context(**{**shared, **self._own_context, **numbers})
+        self._step = -1
+        self._last_context = Context(**{**shared, **self._own_context, **numbers})
         self._hyperparameters: dict[str, Any] = dict(task.hyperparameters)
         if isinstance(start.steps, Tensor):
             self._own_context["steps"] = start.steps
@@ -97,14 +103,24 @@ class LiftedHooks:
         self._all_clients: tuple[Method, Context] | None = None
         self._own = own_hooks(type(method))
         self._extra = task.extra
-        self.perturbs, self.trains, self.has_rates = (hook in self._own for hook in ("perturbed", "train", "rates"))
+        self.perturbs, self.trains, self.has_rates = method.perturbs, "train" in self._own, "rates" in self._own
         self.active = bool(self._own)
-        self.own_loss = bool(self._own & {"logits", "loss", "penalty"}) or bool(self._extra)
+        self.moves = "perturbed" in self._own and not method.perturbs
+        self.changes_logits, self.by_hand = "logits" in self._own, "penalty_gradient" in self._own
+        self.shifts_logits = method.shifts_logits
+        self.own_loss = "loss" in self._own or ("penalty" in self._own and not self.by_hand) or bool(self._extra)
         self.teachers = self._teachers(start) if "teachers" in self._own else {}
 
     def of_network(self, tree: Tree) -> Tree:
         """Return the network's own leaves of a tree of parameters."""
         return {name: leaf for name, leaf in tree.items() if name not in self._extra} if self._extra else tree
+
+    @property
+    def _context(self) -> Context:
+        """The context in this step."""
+        if self._last_context.step != self._step:
+            self._last_context = _at(self._last_context, self._step)
+        return self._last_context
 
     def _apply(self, hook: str, *trees: Any) -> Any:
         """``hook(*trees, ctx)`` with each client's own context and hyperparameters."""
@@ -148,8 +164,12 @@ class LiftedHooks:
     def _of_all(self) -> tuple[Method, Context]:
         """Method and context of a whole stack: numbers of each client (N,) broadcast along the last axis of leaves."""
         if self._all_clients is not None:
+            method, last = self._all_clients
+            if last.step != self._step:
+                self._all_clients = method, _at(last, self._step)
             return self._all_clients
         context = {each.name: getattr(self._context, each.name) for each in fields(Context)}
+        context["counts_Y"] = context["counts_Y"].movedim(0, -1)
         for name in ("x", "server", "client", "buffers"):
             shared = {key: leaf.unsqueeze(-1) for key, leaf in context[name].items()}
             context[name] = _clients_last(context[name]) if name in self._own_context else shared
@@ -158,9 +178,7 @@ class LiftedHooks:
 
     def begin(self, step: int) -> None:
         """Set the number of the local step that the hooks see; -1 after the last."""
-        self._context = _at(self._context, step)
-        if self._all_clients is not None:
-            self._all_clients = self._all_clients[0], _at(self._all_clients[1], step)
+        self._step = step
 
     def _teachers(self, start: ClientInit) -> dict[str, tuple[Tree, Tree]]:
         given: dict[str, Tree] = self._apply("teachers")
@@ -197,12 +215,31 @@ class LiftedHooks:
         return loss, loss + self._apply_to_batch("penalty", leaves, batch) if "penalty" in self._own else loss
 
     def _cross_entropy(self, z: Tensor, labels: Tensor, sizes: Tensor | None) -> Tensor:
-        return cross_entropy(self._apply("logits", z) if "logits" in self._own else z, labels, sizes)
+        return cross_entropy(self.logits(z) if self.changes_logits else z, labels, sizes)
+
+    def logits(self, z: Tensor) -> Tensor:
+        """Return what enters the cross-entropy."""
+        if not (self._method.elementwise and self._stacked):
+            out: Tensor = self._apply("logits", z)
+            return out
+        method, context = self._of_all()
+        return method.logits(z.movedim(0, -1), context).movedim(-1, 0)
+
+    def penalty_gradient(self, params: Tree, batch: Batch) -> Tree:
+        """Return the gradient of the penalty, as ``Method.penalty_gradient`` names it, on the batch of a stack."""
+        if not self._method.elementwise:
+            out: Tree = self._apply_to_batch("penalty_gradient", params, batch)
+            return out
+        method, context = self._of_all()
+        taught = {name: _clients_last(vars(each)) for name, each in batch.teachers.items()}
+        own = _clients_last({name: leaf for name, leaf in vars(batch).items() if name != "teachers"})
+        last = Batch(**own, teachers={name: Outputs(**each) for name, each in taught.items()})
+        return _clients_first(method.penalty_gradient(_clients_last(params), last, context))
 
     def perturbed(self, params: Tree, grads: Tree) -> Tree:
-        """Return the weights at which the step takes its gradient."""
+        """Return the weights at which the step takes its gradient, from that at ``params``, empty if none is needed."""
         out: Tree = self._apply_to_trees("perturbed", params, grads)
-        return out
+        return {name: out[name] for name in params}  # a method may give them another order
 
     def direction(self, params: Tree, grads: Tree) -> Tree:
         """Return the direction of descent, by default the gradient."""
@@ -271,7 +308,7 @@ class LiftedHooks:
     def _replace(self, **own: Any) -> None:
         """Put other trees of each client into the context."""
         self._own_context |= own
-        self._context = replace(self._context, **own)
+        self._last_context = replace(self._context, **own)
         self._all_clients = None
 
 

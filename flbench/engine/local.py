@@ -1,6 +1,6 @@
 """The local training of one client, or of a stack of clients, as one pure function.
 
-Both use the same code: a hook of the method is *lifted*, by the identity for one client, by ``torch.func.vmap`` for a
+Both use the same code: a hook of the method is *lifted*, by the identity for one client, by ``over_clients`` for a
 stack. Clients share nothing, so the gradient of the sum of their losses is each client's own gradient.
 
 Shape suffixes: N clients (absent for one), E local steps, B batch, Y classes, D features.
@@ -181,14 +181,12 @@ def _steps_together(
         if key is not None:
             seen = {**seen, **{name: key ^ number for name, number in passes.mask_keys.items()}}
         phase = lifted.phase(names) if lifted.has_rates else None
-        note, grads = gradient(params, seen, *batch)
+        note, grads = gradient(lifted.perturbed(params, {}) if lifted.moves else params, seen, *batch)
         if phase:
             grads = phase.of_gradient(grads)
         notes.append(note)
         if gradient_there is not None:
-            there = lifted.perturbed(params, grads)
-            there = {name: there[name] for name in names}  # a method may give them another order
-            _, grads = gradient_there(there, tmap(torch.clone, seen), *batch)
+            _, grads = gradient_there(lifted.perturbed(params, grads), tmap(torch.clone, seen), *batch)
             if phase:
                 grads = phase.of_gradient(grads)
         if clips:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,10 @@ SHARE = 0.35
 #: velocity, state, message, result. Each teacher adds one.
 COPIES = 8
 
+#: The same for a second set of weights: its own initial weights, and the first's weights, velocity and message, which
+#: wait until it is trained.
+TWIN_COPIES = 4
+
 #: Tensors as large as the covariances of all classes, in float64: two sums, products, covariances, result, message.
 MOMENTS = 6
 
@@ -39,8 +43,9 @@ def client_bytes(network: nn.Module, image: Shape, batch_size: int, method: Meth
 
     Counts what torch keeps for the backward pass of two images, scaled to a batch. Of each teacher it counts the
     weights and the outputs: its pass keeps nothing for a backward pass, and ends before the student's begins.
+    Parameters that the method adds count as the network's own; a second set of weights is trained after the first.
     """
-    network = copy.deepcopy(network)  # batch normalization updates its statistics
+    network, method = copy.deepcopy(network), checked(method)  # batch normalization updates its statistics
     weights, fixed = [*network.parameters(), *network.buffers()], frozen_names(network)
     own = {leaf.untyped_storage().data_ptr() for leaf in weights}
     kept: dict[int, int] = {}
@@ -59,10 +64,15 @@ def client_bytes(network: nn.Module, image: Shape, batch_size: int, method: Meth
     activations = sum(kept.values()) / samples * batch_size  # exact: whole numbers
     frozen = _bytes(leaf for name, leaf in initial_trees(network)[1].items() if name in fixed)
     model, taught = _bytes(weights) - frozen, _bytes(outputs) / samples * batch_size
+    added = _bytes(method.extra(initial_trees(network)[0], head_weight(network)).values())
+    twin = cast("Method | None", method.twin())
     features, classes = (leaf.shape[-1] for leaf in outputs)
     del outputs
     moments = 8 * classes * features * max(features, OWN_BATCH) if method.statistics == "covariance" else 0
-    trained = KEPT * activations + COPIES * model + frozen + teacher_count(method, network) * (model + taught)
+    copies, teachers = COPIES, teacher_count(method, network)
+    if twin is not None:
+        copies, teachers = COPIES + TWIN_COPIES, max(teachers, teacher_count(twin, network))
+    trained = KEPT * activations + copies * model + COPIES * added + frozen + teachers * (model + taught)
     return int(trained + MOMENTS * moments)
 
 

@@ -24,6 +24,8 @@ class BalancedSoftmax(Method):
 
     equation: ClassVar[str] = "local loss: CE(z_c + log n_c, y), classes with n_c = 0 removed"
     source: ClassVar[str] = "@ren2020balanced; as used by the code of @li2023fedetf"
+    elementwise: ClassVar[bool] = True
+    shifts_logits: ClassVar[bool] = True
 
     def logits(self, z_BY: Tensor, ctx: Context) -> Tensor:
         """Add the logarithms of the counts; that of 0 is -infinity."""

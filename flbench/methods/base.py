@@ -25,13 +25,14 @@ This module does not import torch: trees are only combined by their own arithmet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from flbench.methods.personal_hooks import PersonalHooks
+from flbench.methods.values import Batch as Batch
 from flbench.methods.values import Cohort as Cohort
 from flbench.methods.values import Outputs as Outputs
 from flbench.methods.values import ServerData as ServerData
@@ -54,22 +55,6 @@ Variant = Literal["original", "text", "code"]
 def tmap(function: Callable[..., Any], *trees: Tree) -> Tree:
     """Apply ``function`` to the leaves of the same name of one or more trees."""
     return {name: function(leaf, *(tree[name] for tree in trees[1:])) for name, leaf in trees[0].items()}
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What the loss terms of a local step see.
-
-    Attributes:
-        labels_B: the labels.
-        features_BD, logits_BY: the network's outputs in training mode at the weights of the step.
-        teachers: the outputs of the weights that the hook ``teachers`` names, in evaluation mode, without gradient.
-    """
-
-    labels_B: Tensor
-    features_BD: Tensor
-    logits_BY: Tensor
-    teachers: Mapping[str, Outputs]
 
 
 @dataclass(frozen=True)
@@ -150,7 +135,14 @@ class Method(Component, PersonalHooks):
     #: Whether ``perturbed``, ``direction``, ``step``, ``rates``, ``finish`` and ``upload`` combine leaves element by
     #: element only, with ``ctx.norm`` and numbers of the context but without those of classes. They are then called
     #: once for a stack of clients, which is the last axis of all leaves. Anything else is mapped, which costs more.
+    #: ``logits`` and ``penalty_gradient`` then see a stack, too; they may use all axes but the last, and ``counts_Y``.
     elementwise: ClassVar[bool] = False
+
+    #: Whether ``logits`` adds to its argument what does not depend on it, so that its gradient is known.
+    shifts_logits: ClassVar[bool] = False
+
+    #: Whether ``perturbed`` reads the gradient. If not, it gets an empty tree, and a step takes one pass, there.
+    perturbs_by_gradient: ClassVar[bool] = True
 
     #: Fields that hooks need as Python numbers, such as a count. Runs that differ in one are not trained as one stack.
     static: ClassVar[frozenset[str]] = frozenset()
@@ -187,7 +179,7 @@ class Method(Component, PersonalHooks):
     @property
     def perturbs(self) -> bool:
         """Whether a step takes a second gradient, at other weights."""
-        return overrides(type(self), "perturbed")
+        return overrides(type(self), "perturbed") and self.perturbs_by_gradient
 
     @property
     def trains(self) -> bool:
@@ -236,16 +228,22 @@ class Method(Component, PersonalHooks):
         """Return a 0-d term added to the loss."""
         return 0.0
 
+    def penalty_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Tree:
+        """Return the gradient of ``penalty``, derived by hand, for speed: stacks of small networks use it in its place.
+
+        Returns:
+            ``features_BD``, ``logits_BY`` and names of ``w``; what is missing is zero. A subclass with another
+            ``penalty`` and no gradient of its own is derived by autograd.
+        """
+        return {}
+
     def perturbed(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         """Return other weights, at which the gradient of the step is computed instead, on the same batch.
 
         Args:
-            w: the weights of the step. Only the pass at these updates the batch statistics.
-            g: the gradient at ``w``, without weight decay.
+            w: the weights of the step. The first pass, at these, updates the batch statistics.
+            g: the gradient at ``w``, without weight decay; empty if not ``perturbs_by_gradient``.
             ctx: the client's.
-
-        Returns:
-            A tree like ``w``.
         """
         return w
 

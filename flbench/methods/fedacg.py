@@ -31,6 +31,7 @@ class FedACG(Method):
         "m <- lam m + sum_k m_k/m (w_k - y), x <- x + server_lr m"
     )
     source: ClassVar[str] = "@kim2024fedacg, Algorithm 1"
+    elementwise: ClassVar[bool] = True
 
     lam: Annotated[float, Field(ge=0, lt=1)] = 0.85
     beta: Annotated[float, Field(ge=0)] = 0.001
@@ -45,6 +46,9 @@ class FedACG(Method):
     def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
         squared: Tensor | float = sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())  # exact: tensors
         return self.beta / 2 * squared
+
+    def penalty_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Tree:
+        return {name: self.beta * (w[name] - x) for name, x in ctx.x.items()}
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         m = tmap(lambda m, d: self.lam * m + d, state, delta)

@@ -52,20 +52,21 @@ class FedDC(Method):
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         alpha, size = self._scales(ctx)
         return tmap(
-            lambda g, w, x, own, c: (w - x).mul_(alpha).add_(own).add_(c / size).add_(g),
+            lambda g, w, x, own, c: own.addcmul(w - x, alpha).addcdiv_(c, size).add_(g),
             *(g, w, ctx.x, ctx.client, ctx.server),
         )
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Move h_k and c_k by the round's change; the message is r_k times the change of c_k."""
         alpha, size = self._scales(ctx)
-        change = tmap(lambda x, w, c: (x - w) / ctx.steps / ctx.lr - c / size, ctx.x, w, ctx.server)
-        own = tmap(lambda own, w, x, c: own + alpha * (w - x) - c, ctx.client, w, ctx.x, change)
+        back = tmap(lambda x, w: x - w, ctx.x, w)
+        change = tmap(lambda d, c: (d / ctx.steps).div_(ctx.lr).addcdiv_(c, size, value=-1), back, ctx.server)
+        own = tmap(lambda own, d, c: own.addcmul(d, alpha, value=-1).sub_(c), ctx.client, back, change)
         return own, tmap(lambda c: c * size, change)
 
     def _scales(self, ctx: Context) -> tuple[Any, Any]:
         """Return alpha_k and r_k."""
-        size = ctx.relative_size if self.weighting == "samples" else 1
+        size = ctx.relative_size if self.weighting == "samples" else ctx.relative_size.new_ones(())
         return self.alpha * (1 / size), size
 
     def delta_weights(self, cohort: Cohort) -> Sequence[float]:

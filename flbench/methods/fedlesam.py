@@ -26,8 +26,7 @@ class FedLESAM(Method):
       its leaves. As published the code takes numbers of the flattened step where it means leaves, so that it adds one
       number to all weights of a leaf; here they are leaves.
 
-    The paper's method needs one gradient a step. flbench computes the gradient at w, too, so that a step costs as much
-    as FedSAM's.
+    A step takes one pass, as in both: the perturbation needs no gradient at w. Batch statistics are those of that pass.
     """
 
     equation: ClassVar[str] = (
@@ -35,6 +34,7 @@ class FedLESAM(Method):
     )
     source: ClassVar[str] = "@fan2024fedlesam"
     elementwise: ClassVar[bool] = True
+    perturbs_by_gradient: ClassVar[bool] = False
 
     rho: Annotated[float, Field(ge=0)] = 0.1
     variant: Literal["original", "code"] = "original"
@@ -58,7 +58,7 @@ class FedLESAM(Method):
             towards = tmap(lambda before, x: before - x, ctx.client, ctx.x)
             norm = ctx.norm(towards)
         scale = self.rho * (1 / norm.clamp_min(TINY))
-        return tmap(lambda w, d: w + scale * d, w, towards)
+        return tmap(lambda w, d: w.addcmul(d, scale), w, towards)
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Keep the weights that the client received; in a stack they are broadcast over the clients."""

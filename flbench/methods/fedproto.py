@@ -61,6 +61,11 @@ class FedProto(Method):
         distance: Tensor = (known_B.unsqueeze(1) * (batch.features_BD - prototypes_BD) ** 2).mean()
         return self.lam * distance
 
+    def penalty_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Tree:
+        prototypes_BD, known_B = (ctx.server[name][batch.labels_B] for name in ("prototypes", "known"))
+        scale_B = known_B.unsqueeze(1) * (self.lam * (2 / batch.features_BD.numel()))
+        return {"features_BD": (batch.features_BD - prototypes_BD).mul_(scale_B)}
+
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Send the weight of each class, and its mean features times the weight."""
         assert ctx.means_YD is not None

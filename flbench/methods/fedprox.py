@@ -28,6 +28,7 @@ class FedProx(Method):
 
     equation: ClassVar[str] = "local loss: CE(z, y) + mu/2 ||w - x||^2"
     source: ClassVar[str] = "@li2020fedprox, Algorithm 2"
+    elementwise: ClassVar[bool] = True
 
     mu: Annotated[float, Field(ge=0)] = 0.01
 
@@ -38,3 +39,6 @@ class FedProx(Method):
     def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
         squared: Tensor | float = sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())  # exact: tensors
         return self.mu / 2 * squared
+
+    def penalty_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Tree:
+        return {name: self.mu * (w[name] - x) for name, x in ctx.x.items()}

@@ -30,6 +30,7 @@ class FedRS(Method):
 
     equation: ClassVar[str] = "local loss: CE(a_c z_c, y), a_c = 1 where n_c > 0, else alpha"
     source: ClassVar[str] = "@li2021fedrs, Section 4"
+    elementwise: ClassVar[bool] = True
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
 

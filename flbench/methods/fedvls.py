@@ -52,6 +52,8 @@ class FedVLS(Method):
         "+ suppression sum_c p_c log mean_B [y != c] exp(z_c)"
     )
     source: ClassVar[str] = "@guo2025fedvls, Algorithm 1"
+    elementwise: ClassVar[bool] = True
+    shifts_logits: ClassVar[bool] = True
 
     lam: Annotated[float, Field(ge=0)] = 0.1
     suppression: Annotated[float, Field(ge=0)] = 0.005
@@ -69,8 +71,25 @@ class FedVLS(Method):
         shares = _shares(batch.logits_BY, ctx)
         return self._distilled(batch, shares) + self._suppressed(batch, shares)
 
+    def penalty_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Tree:
+        z_BY, shares, true_BY = batch.logits_BY, _shares(batch.logits_BY, ctx), _true(batch)
+        held_Y = ~shares.vacant_Y
+        p_BY, q_BY = (
+            each_BY.masked_fill(held_Y, float("-inf")).softmax(1)
+            for each_BY in (z_BY, batch.teachers["server"].logits_BY)
+        )
+        distilled_BY = (p_BY - q_BY).masked_fill_(held_Y, 0).mul_(self.lam * (1 / len(z_BY)))
+        suppressed_BY = self._spread(z_BY, shares, true_BY).softmax(0).masked_fill_(true_BY, 0)
+        return {"logits_BY": distilled_BY.addcmul_(self.suppression * shares.p_Y, suppressed_BY)}
+
     def _log_shares(self, shares: _Shares) -> Tensor:
         return (shares.p_Y if self.variant == "original" else shares.p_Y + EPS).log()
+
+    def _spread(self, z_BY: Tensor, shares: _Shares, true_BY: Tensor) -> Tensor:
+        """Return what the suppression adds up over the batch, as logarithms."""
+        if self.variant == "original":
+            return z_BY.masked_fill(true_BY, float("-inf"))
+        return (z_BY - self._log_shares(shares) - math.log(z_BY.shape[1])).masked_fill(true_BY, 0)
 
     def _distilled(self, batch: Batch, shares: _Shares) -> Tensor:
         held_Y = ~shares.vacant_Y
@@ -83,16 +102,21 @@ class FedVLS(Method):
         return self.lam * terms_BY.sum(1).mean()
 
     def _suppressed(self, batch: Batch, shares: _Shares) -> Tensor:
-        import torch
-
-        z_BY, size = batch.logits_BY, math.log(len(batch.logits_BY))
-        true_BY = batch.labels_B[:, None] == torch.arange(z_BY.shape[1], device=z_BY.device)
+        true_BY, size = _true(batch), math.log(len(batch.logits_BY))
+        mean_Y = self._spread(batch.logits_BY, shares, true_BY).logsumexp(0) - size
         if self.variant == "original":
-            mean_Y = (z_BY.masked_fill(true_BY, float("-inf")).logsumexp(0) - size).masked_fill(true_BY.all(0), 0)
-            return self.suppression * (shares.p_Y * mean_Y).sum()
-        spread_BY = (z_BY - self._log_shares(shares) - math.log(z_BY.shape[1])).masked_fill(true_BY, 0)
-        return self.suppression * (shares.p_Y * (spread_BY.logsumexp(0) - size)).sum()
+            mean_Y = mean_Y.masked_fill(true_BY.all(0), 0)
+        return self.suppression * (shares.p_Y * mean_Y).sum()
 
 
 def _shares(z_BY: Tensor, ctx: Context) -> _Shares:
-    return _Shares(ctx.counts_Y.to(z_BY.dtype) / ctx.counts_Y.sum(), ctx.counts_Y == 0)
+    return _Shares(ctx.counts_Y.to(z_BY.dtype) / ctx.counts_Y.sum(0), ctx.counts_Y == 0)
+
+
+def _true(batch: Batch) -> Tensor:
+    """Return where the class is the label (B, Y); for a stack its clients are the last axis."""
+    import torch
+
+    labels_B = batch.labels_B
+    classes_Y = torch.arange(batch.logits_BY.shape[1], device=labels_B.device)
+    return labels_B.unsqueeze(1) == classes_Y.view(-1, *[1] * (labels_B.dim() - 1))

@@ -1,11 +1,11 @@
-"""What hooks see besides their context: outputs of networks, the cohort, and the server's data.
+"""What hooks see besides their context: outputs of networks, batches, the cohort, and the server's data.
 
 Shape suffixes: B batch, M samples, Y classes, D features; n participants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +23,22 @@ class Outputs:
 
     features_BD: Tensor
     logits_BY: Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the loss terms of a local step see.
+
+    Attributes:
+        labels_B: the labels.
+        features_BD, logits_BY: the network's outputs in training mode at the weights of the step.
+        teachers: the outputs of the weights that the hook ``teachers`` names, in evaluation mode, without gradient.
+    """
+
+    labels_B: Tensor
+    features_BD: Tensor
+    logits_BY: Tensor
+    teachers: Mapping[str, Outputs]
 
 
 @dataclass(frozen=True)

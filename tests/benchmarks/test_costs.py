@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ def test_methods_relative_to_fedavg(monkeypatch: pytest.MonkeyPatch) -> None:
     """With rounds of 2 s of FedAvg and 5 s of another method, its factor is 2.5."""
     timed: list[Variant] = []
 
-    def turns(variants: list[Variant], **_: Any) -> dict[str, list[float]]:
+    def turns(variants: list[Variant], *, clock: Any, **_: Any) -> dict[str, list[float]]:
+        assert clock is time.process_time
         for variant in variants:
             variant.work()  # every variant can be executed
         timed.extend(variants)
@@ -30,6 +32,25 @@ def test_methods_relative_to_fedavg(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [variant.name for variant in timed] == [", ".join(pair) for pair in pairs]
     assert [(row["executor"], row["method"]) for row in rows] == pairs
     assert [row["x fedavg"] for row in rows] == [Spread(f, f, f, 1) for f in (1.0, 2.5, 1.0, 2.5)]
+    assert [(row["passes"], row["x passes"]) for row in rows] == [(1, 1), (1, 2.5)] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "passes"),
+    [
+        ("feddc", 1),
+        ("fedlesam", 1),  # its perturbation needs no gradient
+        ("fedspeed", 2),
+        ("ditto", 2),
+        ("fedvls", 4 / 3),
+        ("moon", 5 / 3),
+        ("fedproto", 1 + 1442 / (2 * 2 * 32) / 3),  # two clients, two steps, and a pass over all samples
+        ("norm=ln", 1),
+    ],
+)
+def test_the_passes_of_a_round(name: str, passes: float) -> None:
+    case = methods.with_method(tiny(), name)
+    assert methods.passes_of(case, case.trainer()) == pytest.approx(passes)
 
 
 def test_methods_run_in_turns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

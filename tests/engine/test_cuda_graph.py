@@ -683,3 +683,22 @@ def test_memory_of_teachers_is_counted(method: str, teachers: int) -> None:
     tensors = [*network.parameters(), *network.buffers()]
     outputs = batch * (6 + 3)  # the features and the logits
     assert found - plain == teachers * 8 * (sum(leaf.numel() for leaf in tensors) + outputs)
+
+
+def test_memory_of_second_weights_and_of_added_parameters_is_counted() -> None:
+    """A twin's weights and statistics, with its teacher's while it trains; added parameters as the network's own."""
+
+    class Added(Method):
+        def extra(self, x: Tree, head: str) -> Tree:
+            return {"personal": x[head]}
+
+    class Distilled(Method):
+        def twin(self) -> Any:
+            return METHODS.parse("fedntd")
+
+    network, image = toy_network("toy-cnn", "bn", image=(2, 8, 8)), (2, 8, 8)
+    methods = (Method(), METHODS.parse("ditto"), Distilled(), METHODS.parse("fedntd"), Added())
+    plain, twin, taught, teacher, added = (client_bytes(network, image, 10, method) for method in methods)
+    weights = 8 * sum(leaf.numel() for leaf in [*network.parameters(), *network.buffers()])
+    head = 8 * dict(network.named_parameters())["head.weight"].numel()
+    assert (twin - plain, taught - twin, added - plain) == (4 * weights, teacher - plain, 8 * head)

@@ -182,6 +182,29 @@ def test_the_second_gradient_is_that_of_other_weights_with_weight_decay_of_the_f
     assert largest_difference(found.buffers, after(Method(), 1, sgd=Sgd(lr), **settings).buffers) == 0, "moved once"
 
 
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_a_perturbation_without_the_gradient_takes_one_pass(executor: str) -> None:
+    """Gradient, batch statistics and loss are those of FedAvg's first step from the perturbed weights."""
+
+    class Ahead(Method):
+        perturbs_by_gradient = False
+
+        def perturbed(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+            assert not g
+            return dict(reversed(tmap(lambda leaf: leaf + 0.3, w).items()))
+
+    settings: dict[str, Any] = {"norm": "bn", "clients": toy_clients((20,)), "batch_size": 20, "steps": 1}
+    settings |= {"executor": executor}
+    found = toy_trainer(Ahead(), sgd=Sgd(0.1, 0.0, 0.05), **settings)
+    there = toy_trainer(Method(), sgd=Sgd(0.1), **settings)
+    x = found.x
+    there.x = tmap(lambda leaf: leaf + 0.3, x)
+    assert found.step().loss == pytest.approx(there.step().loss, abs=1e-12)
+    expected = tmap(lambda x, moved: x + (moved - x - 0.3) - 0.1 * 0.05 * x, x, there.x)
+    assert largest_difference(found.x, expected) < 1e-12
+    assert largest_difference(found.buffers, there.buffers) == 0
+
+
 def test_an_aggregation_sees_the_changes_of_all_participants() -> None:
     seen: list[tuple[Tree, Tensor, ServerContext]] = []
 

@@ -85,5 +85,18 @@ def cohort_of(share: Sequence[float], steps: Sequence[int] = (), momentum: float
     return Cohort(share, steps or [3] * len(share), np.ones((len(share), 3), dtype=np.int64), momentum)
 
 
+def assert_penalty_gradient(method: Method, w: Tree, batch: Batch, ctx: Context) -> None:
+    """Compare the gradient by hand with autograd's, in float64."""
+    given = {"features_BD": batch.features_BD, "logits_BY": batch.logits_BY, **w}
+    leaves = {name: leaf.detach().double().requires_grad_() for name, leaf in given.items()}
+    own = {name: leaves[name] for name in ("features_BD", "logits_BY")}
+    value = method.penalty({name: leaves[name] for name in w}, replace(batch, **own), ctx)
+    expected = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    found = method.penalty_gradient(w, batch, ctx)
+    assert found
+    for name, gradient in zip(leaves, expected, strict=True):
+        torch.testing.assert_close(found.get(name, 0 * gradient), gradient, rtol=0, atol=1e-12)
+
+
 def batch_of(features: torch.Tensor, logits: torch.Tensor, labels: list[int], **teachers: Outputs) -> Batch:
     return Batch(torch.tensor(labels), features, logits, teachers)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from tests.conformance.methods.cases import Case
+from tests.conformance.methods.cases import Case, assert_penalty_gradient, batch_of, context_of, parsed
 from tests.conformance.problem import (
     ROUNDS,
     SHARE,
@@ -53,6 +54,14 @@ def test_fedacg_with_the_learning_rate_1_starts_from_the_papers_lookahead() -> N
     assert_close(trained({"name": "fedacg", "beta": 0.0}, "loop").x["head.weight"], x)
 
 
+def test_the_gradient_by_hand() -> None:
+    """A parameter without x stays on the client."""
+    w = {name: torch.linspace(-1, 2, 6, dtype=torch.float64) for name in ("shared", "own")}
+    context = context_of({"shared": w["shared"].flip(0)})
+    empty = torch.zeros(2, 3, dtype=torch.float64)
+    assert_penalty_gradient(parsed("fedacg", beta=0.3), w, batch_of(empty, empty, [0, 1]), context)
+
+
 MUTATIONS = mutations_of(
     "fedacg",
     ("starts behind", "a + self.server_lr * self.lam * m", "a - self.server_lr * self.lam * m"),
@@ -74,4 +83,7 @@ MUTATIONS = mutations_of(
     ("lam by default", "= 0.85", "= 0.9"),
     ("beta by default", "Field(ge=0)] = 0.001", "Field(ge=0)] = 0.01"),
     ("m starts at x", "lambda a: 0 * a", "lambda a: a"),
+    ("by hand: pulls to 0", "self.beta * (w[name] - x)", "self.beta * w[name]"),
+    ("by hand: halved", "self.beta * (w[name] - x)", "self.beta / 2 * (w[name] - x)"),
+    ("by hand: pushes", "self.beta * (w[name] - x)", "self.beta * (x - w[name])"),
 )

@@ -82,29 +82,29 @@ def test_c_is_the_mean_of_all_controls() -> None:
     assert max(float(leaf.abs().max()) for leaf in trainer.server.values()) > 1e-3
 
 
-_DIRECTION = "(w - x).mul_(alpha).add_(own).add_(c / size).add_(g)"
-_OWN = "own + alpha * (w - x) - c"
-_CHANGE = "(x - w) / ctx.steps / ctx.lr - c / size"
+_DIRECTION = "own.addcmul(w - x, alpha).addcdiv_(c, size).add_(g)"
+_OWN = "own.addcmul(d, alpha, value=-1).sub_(c)"
+_CHANGE = "(d / ctx.steps).div_(ctx.lr).addcdiv_(c, size, value=-1)"
 MUTATIONS = mutations_of(
     "feddc",
     ("no proximal part", _DIRECTION, "own + c / size + g"),
-    ("proximal part's sign", _DIRECTION, "(x - w).mul_(alpha).add_(own).add_(c / size).add_(g)"),
-    ("no state", _DIRECTION, "(w - x).mul_(alpha).add_(c / size).add_(g)"),
-    ("state's sign", _DIRECTION, "(w - x).mul_(alpha).sub_(own).add_(c / size).add_(g)"),
+    ("proximal part's sign", _DIRECTION, "own.addcmul(x - w, alpha).addcdiv_(c, size).add_(g)"),
+    ("no state", _DIRECTION, "(w - x).mul_(alpha).addcdiv_(c, size).add_(g)"),
+    ("state's sign", _DIRECTION, "(w - x).mul_(alpha).sub_(own).addcdiv_(c, size).add_(g)"),
     ("no c", _DIRECTION, "(w - x).mul_(alpha).add_(own).add_(g)"),
-    ("c's sign", _DIRECTION, "(w - x).mul_(alpha).add_(own).sub_(c / size).add_(g)"),
+    ("c's sign", _DIRECTION, "own.addcmul(w - x, alpha).sub_(c / size).add_(g)"),
     ("c not scaled", _DIRECTION, "(w - x).mul_(alpha).add_(own).add_(c).add_(g)"),
     ("no gradient", _DIRECTION, "(w - x).mul_(alpha).add_(own).add_(c / size)"),
     ("no drift", _OWN, "own - c"),
-    ("drift's sign", _OWN, "own - alpha * (w - x) - c"),
-    ("control's sign", _OWN, "own + alpha * (w - x) + c"),
-    ("state forgets", _OWN, "alpha * (w - x) - c"),
-    ("no control", _OWN, "own + alpha * (w - x)"),
-    ("the paper's control", _CHANGE, "(x - w) / ctx.steps / ctx.lr"),
-    ("control's step backwards", _CHANGE, "(w - x) / ctx.steps / ctx.lr - c / size"),
-    ("not divided by steps", _CHANGE, "(x - w) / ctx.lr - c / size"),
-    ("not divided by lr", _CHANGE, "(x - w) / ctx.steps - c / size"),
-    ("c in the control not scaled", _CHANGE, "(x - w) / ctx.steps / ctx.lr - c"),
+    ("drift's sign", _OWN, "own + alpha * d - c"),
+    ("control's sign", _OWN, "own - alpha * d + c"),
+    ("state forgets", _OWN, "-alpha * d - c"),
+    ("no control", _OWN, "own - alpha * d"),
+    ("the paper's control", _CHANGE, "d / ctx.steps / ctx.lr"),
+    ("control's step backwards", _CHANGE, "-d / ctx.steps / ctx.lr - c / size"),
+    ("not divided by steps", _CHANGE, "d / ctx.lr - c / size"),
+    ("not divided by lr", _CHANGE, "d / ctx.steps - c / size"),
+    ("c in the control not scaled", _CHANGE, "d / ctx.steps / ctx.lr - c"),
     ("messages not scaled", "lambda c: c * size", "lambda c: c"),
     ("alpha not scaled", "self.alpha * (1 / size), size", "self.alpha, size"),
     ("alpha times the samples", "self.alpha * (1 / size)", "self.alpha * size"),

@@ -89,7 +89,7 @@ MUTATIONS = mutations_of(
     "fedlesam",
     ("along the change", "before - x, ctx.client", "x - before, ctx.client"),
     ("along the step", "a - b, x, after", "b - a, x, after"),
-    ("perturbed from the start", "scale * d, w, towards", "scale * d, ctx.x, towards"),
+    ("perturbed from the start", "(d, scale), w, towards", "(d, scale), ctx.x, towards"),
     ("not normalized", "norm = ctx.norm(towards)", "norm = ctx.norm(w)"),
     ("code's norm over all leaves", "sum(norms[1:], norms[0])", "ctx.norm(towards)"),
     ("code's largest leaf", "sum(norms[1:], norms[0])", "norms[0]"),

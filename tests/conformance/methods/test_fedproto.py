@@ -9,7 +9,7 @@ import torch
 from flbench.methods.base import Method, Outputs
 from flbench.registry import METHODS
 from flbench.testing import check_method
-from tests.conformance.methods.cases import Case, values
+from tests.conformance.methods.cases import Case, assert_penalty_gradient, batch_of, context_of, values
 from tests.conformance.problem import (
     COUNTS,
     H0,
@@ -98,10 +98,23 @@ def test_fedproto_is_trained_alike_in_every_way() -> None:
     check_method(METHODS.parse("fedproto"))
 
 
+def test_the_gradient_by_hand() -> None:
+    """Class 1 has no prototype yet."""
+    features, logits = torch.linspace(-1, 2, 6, dtype=torch.float64).view(3, 2), torch.zeros(3, 3, dtype=torch.float64)
+    server = {"prototypes": features.flip(1), "known": torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)}
+    method = METHODS.parse({"name": "fedproto", "lam": 0.3})
+    assert_penalty_gradient(method, {}, batch_of(features, logits, [2, 1, 0]), context_of({}, server=server))
+
+
 MUTATIONS = mutations_of(
     "fedproto",
     ("no pull", "return self.lam * distance", "return 0.0 * distance"),
     ("sum for mean", "** 2).mean()", "** 2).sum()"),
+    ("by hand: sum for mean", "self.lam * (2 / batch.features_BD.numel())", "self.lam * 2"),
+    ("by hand: halved", "(2 / batch", "(1 / batch"),
+    ("by hand: lam ignored", "self.lam * (2", "(2"),
+    ("by hand: pulled to zero", "known_B.unsqueeze(1) * (self", "(self"),
+    ("by hand: pushes", "(batch.features_BD - prototypes_BD).mul_", "(prototypes_BD - batch.features_BD).mul_"),
     ("pulled to zero", "known_B.unsqueeze(1) * (batch", "(batch"),
     ("clients alike", 'if self.variant == "original"', 'if self.variant == "code"'),
     ("means are not weighed", "weights_Y.unsqueeze(1) * ctx.means_YD", "ctx.means_YD"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from tests.conformance.methods.cases import Case, values
+from tests.conformance.methods.cases import Case, assert_penalty_gradient, batch_of, context_of, parsed, values
 from tests.conformance.problem import (
     ROUNDS,
     SHARE,
@@ -38,15 +39,26 @@ def test_fedprox(executor: str, mu: float | None) -> None:
     assert_close(trained({"name": "fedprox", **settings}, executor).x["head.weight"], x)
 
 
+def test_the_gradient_by_hand() -> None:
+    """A parameter without x stays on the client."""
+    w = {name: torch.linspace(-1, 2, 6, dtype=torch.float64) for name in ("shared", "own")}
+    context = context_of({"shared": w["shared"].flip(0)})
+    empty = torch.zeros(2, 3, dtype=torch.float64)
+    assert_penalty_gradient(parsed("fedprox", mu=0.3), w, batch_of(empty, empty, [0, 1]), context)
+
+
 MUTATIONS = mutations_of(
     "fedprox",
     ("not halved", "self.mu / 2 * squared", "self.mu * squared"),
     ("sign flipped", "self.mu / 2 * squared", "-self.mu / 2 * squared"),
     ("norm not squared", "((w[name] - x) ** 2).sum()", "(((w[name] - x) ** 2).sum() + 1e-12).sqrt()"),
     ("mean for sum", "((w[name] - x) ** 2).sum()", "((w[name] - x) ** 2).mean()"),
-    ("pulls to -x", "(w[name] - x)", "(w[name] + x)"),
-    ("pulls to 0", "(w[name] - x)", "w[name]"),
-    ("no gradient, as the published value", "(w[name] - x)", "(w[name].detach() - x)"),
+    ("pulls to -x", "((w[name] - x)", "((w[name] + x)"),
+    ("pulls to 0", "((w[name] - x)", "(w[name]"),
+    ("no gradient, as the published value", "((w[name] - x)", "((w[name].detach() - x)"),
     ("mu as the published default", "Field(ge=0)] = 0.01", "Field(ge=0)] = 1.0"),
     ("mu ignored", "self.mu / 2 * squared", "squared / 2"),
+    ("by hand: pulls to 0", "self.mu * (w[name] - x)", "self.mu * w[name]"),
+    ("by hand: halved", "self.mu * (w[name] - x)", "self.mu / 2 * (w[name] - x)"),
+    ("by hand: pushes", "self.mu * (w[name] - x)", "self.mu * (x - w[name])"),
 )

@@ -11,7 +11,15 @@ import torch
 
 from flbench.data.batches import federated_rows
 from flbench.methods.base import Method, Outputs
-from tests.conformance.methods.cases import Case, after, batch_of, context_of, parsed, toy_skewed_images
+from tests.conformance.methods.cases import (
+    Case,
+    after,
+    assert_penalty_gradient,
+    batch_of,
+    context_of,
+    parsed,
+    toy_skewed_images,
+)
 from tests.conformance.problem import (
     BATCH,
     CLIENTS,
@@ -114,6 +122,7 @@ def test_the_terms_are_finite_for_all_vacant_classes(variant: str, counts: list[
     assert torch.isfinite(value)
     assert g.isfinite().all()
     assert g[torch.arange(2), torch.tensor(labels)].abs().max() == 0
+    assert_penalty_gradient(parsed("fedvls", variant=variant, lam=0.7, suppression=0.3), {}, batch, context)
     only = parsed("fedvls", variant=variant, suppression=0.0).penalty({}, batch, context)
     assert bool(only > 0) == (counts.count(0) > 1)
 
@@ -129,8 +138,8 @@ MUTATIONS = mutations_of(
         'if self.variant == "" else shares.p_Y + EPS',
     ),
     ("EPS", "EPS = 1e-9", "EPS = 1e-3"),
-    ("distils the held classes", "held_Y = ~shares.vacant_Y", "held_Y = shares.vacant_Y"),
-    ("held classes stay in the softmax", 'z_BY.masked_fill(held_Y, float("-inf"))', "z_BY"),
+    ("distils the held classes", "held_Y = ~shares.vacant_Y", "held_Y = shares.vacant_Y", 1),
+    ("held classes stay in the softmax", 'z_BY.masked_fill(held_Y, float("-inf")).log', "z_BY.log"),
     ("reverse divergence", _DISTILLED, "(p_BY.exp() * (p_BY - q_BY)).masked_fill(held_Y, 0)"),
     ("divergence's sign", _DISTILLED, "(q_BY.exp() * (p_BY - q_BY)).masked_fill(held_Y, 0)"),
     ("mean over classes", "terms_BY.sum(1).mean()", "terms_BY.mean()"),
@@ -138,22 +147,26 @@ MUTATIONS = mutations_of(
     ("lam ignored", "self.lam * terms", "0.1 * terms"),
     ("not distilled", "self._distilled(batch, shares) + ", ""),
     ("not suppressed", " + self._suppressed(batch, shares)", ""),
-    ("true classes suppressed", "batch.labels_B[:, None] ==", "batch.labels_B[:, None] !="),
+    ("true classes suppressed", "unsqueeze(1) == classes", "unsqueeze(1) != classes"),
     ("true classes stay", 'z_BY.masked_fill(true_BY, float("-inf"))', "z_BY"),
-    ("batches of one class", ".masked_fill(true_BY.all(0), 0)", ""),
+    ("batches of one class", "mean_Y.masked_fill(true_BY.all(0), 0)", "mean_Y"),
     ("equal weights of classes", "(shares.p_Y * mean_Y).sum()", "mean_Y.mean()"),
-    ("over classes", ".logsumexp(0) - size).masked", ".logsumexp(1).mean() - size).masked"),
+    ("over classes", ".logsumexp(0) - size", ".logsumexp(1).mean() - size"),
     ("suppression ignored", "self.suppression * (shares.p_Y * mean_Y)", "0.005 * (shares.p_Y * mean_Y)"),
     ("shares not shifted", "z_BY - self._log_shares(shares) -", "z_BY -"),
     ("no shift by the number of classes", " - math.log(z_BY.shape[1])", ""),
     ("as original in code", ".masked_fill(true_BY, 0)\n", '.masked_fill(true_BY, float("-inf"))\n'),
-    ("code's suppression ignored", "self.suppression * (shares.p_Y * (spread", "0.005 * (shares.p_Y * (spread"),
-    (
-        "code's equal weights",
-        "(shares.p_Y * (spread_BY.logsumexp(0) - size)).sum()",
-        "(spread_BY.logsumexp(0) - size).mean()",
-    ),
-    ("counts for shares", " / ctx.counts_Y.sum(), ctx", ", ctx"),
+    ("by hand: distils the held classes", "held_Y = ~shares.vacant_Y", "held_Y = shares.vacant_Y", 0),
+    ("by hand: held classes stay in the softmax", 'each_BY.masked_fill(held_Y, float("-inf"))', "each_BY"),
+    ("by hand: divergence's sign", "(p_BY - q_BY).masked", "(q_BY - p_BY).masked"),
+    ("by hand: held classes are undefined", ".masked_fill_(held_Y, 0)", ""),
+    ("by hand: sum over samples", "self.lam * (1 / len(z_BY))", "self.lam"),
+    ("by hand: lam ignored", "self.lam * (1 / len(z_BY))", "0.1 * (1 / len(z_BY))"),
+    ("by hand: true classes suppressed", ".softmax(0).masked_fill_(true_BY, 0)", ".softmax(0)"),
+    ("by hand: over classes", ".softmax(0)", ".softmax(1)"),
+    ("by hand: equal weights of classes", "self.suppression * shares.p_Y, supp", "self.suppression / shares.p_Y, supp"),
+    ("by hand: suppression ignored", "self.suppression * shares.p_Y, supp", "shares.p_Y, supp"),
+    ("counts for shares", " / ctx.counts_Y.sum(0), ctx", ", ctx"),
     ("lam by default", "lam: Annotated[float, Field(ge=0)] = 0.1", "lam: Annotated[float, Field(ge=0)] = 1.0"),
     ("suppression by default", "= 0.005", "= 1.0"),
     ("code by default", '= "original"\n', '= "code"\n'),
