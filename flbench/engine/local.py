@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import tee
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTas
 from flbench.engine.device_data import OwnBatch
 from flbench.engine.gradients import Passes, autocast, evaluating, gradient_of
 from flbench.engine.hooks import Lift, LiftedHooks
+from flbench.engine.observed import observed
 from flbench.engine.own_training import OwnTraining
 from flbench.methods.base import Tree, tmap
 from flbench.models.layers import at_least_float
@@ -48,7 +50,7 @@ def local_train(
             do not affect its result. Third, for a stack with partial batches, the number of samples (N,) of each batch.
             The samples beyond it do not affect the result if the network and the method treat each sample by itself
             (``partial_batches``). Last, for a network with dropout, the key of the step's masks, 0-d or (N,).
-        own: all of the client's training data, if the method asks for class statistics.
+        own: the client's training data, if the method asks for class statistics or layers observe.
 
     Returns:
         The state after training; for a stack every tensor has the leading axis N.
@@ -57,6 +59,11 @@ def local_train(
     frozen = {name: start.buffers[name] for name in task.frozen}
     # Batch normalization updates them in place.
     buffers = tmap(torch.clone, {name: leaf for name, leaf in start.buffers.items() if name not in frozen})
+    if task.observation is not None:
+        first, own = tee(own)
+        received = lifted.of_network(start.params), start.buffers
+        seen = observed(task.observation, passes, received, first, start.counts_Y, task.autocast)
+        buffers = {name: seen[name] for name in buffers}
     if lifted.trains:
         params, velocity = tmap(torch.clone, start.params), start.velocity
         steps = [(images, labels, key) for images, labels, _, key in batches]
