@@ -15,6 +15,7 @@ from torch import Tensor
 from flbench.engine.device_data import LeavingBatches, OwnBatch, StackedBatches
 from flbench.engine.optimizers import Sgd
 from flbench.methods.base import Method, Tree
+from flbench.models.observers import Observation
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class ClientTask:
         round: number of the round, plain or 0-d. ``head``: name of the head's weight.
         frozen: names of what no client changes and no method sees (``models.frozen``).
         extra: names of the parameters that the method adds to the network's.
+        unshared: names of the layers' parameters that no hook of the steps sees (``StackableLayer.unshared``).
+        observation: what layers observe before the steps, or None.
         each: empty for clients of one run. For a stack of clients of several runs, what differs between them, with the
             leading axis N: ``x``, ``server``, ``lr`` and, unless it is a plain number, ``round``.
         hyperparameters: the method's fields that differ between the runs, likewise.
@@ -44,6 +47,8 @@ class ClientTask:
     head: str = ""
     frozen: frozenset[str] = frozenset()
     extra: frozenset[str] = frozenset()
+    unshared: frozenset[str] = frozenset()
+    observation: Observation | None = None
     each: Mapping[str, Any] = field(default_factory=dict)
     hyperparameters: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -106,7 +111,7 @@ class ClientResult:
 class ChunkJob:
     """The local training of one chunk of clients: what they share, how they start, and their batches.
 
-    ``own`` is all of their training data, of which class statistics are computed; empty if the method asks for none.
+    ``own`` is their training data, for class statistics and for layers that observe; empty if there are neither.
     ``twin`` is what they share in the training of their second sets of weights. ``order_N`` are the clients' positions
     in the chunk if they are in another order.
     """

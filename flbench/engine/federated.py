@@ -22,8 +22,9 @@ from flbench.data.cohorts.base import Population, Sampler
 from flbench.data.shards import Shards
 from flbench.engine.clients import JobAt, Results
 from flbench.engine.cuda_round import RecordedRounds
-from flbench.engine.device_data import own_rows
+from flbench.engine.device_data import OWN_BATCH, own_rows
 from flbench.engine.executors import Executor, StackedExecutor
+from flbench.engine.final_statistics import final_statistics
 from flbench.engine.finetuning import finetuned
 from flbench.engine.hook_checks import CHECKED, OF_STEPS, checked
 from flbench.engine.local_steps import DrawSteps
@@ -38,6 +39,7 @@ from flbench.methods.base import Method, Outputs, Tree, overrides
 from flbench.models.frozen import frozen_names
 from flbench.models.layers import at_least_float
 from flbench.models.network import buffer_updates, buffers_that_are, head_weight
+from flbench.models.observers import Observation
 from flbench.sums import sum_in_order
 
 _log = logging.getLogger(__name__)
@@ -86,6 +88,10 @@ class FederatedTrainer(Trainer):
         constants, receive_shares = buffers_that_are("constants", network), buffers_that_are("shares", network)
         twin = _twin_of(method)
         extra = method.extra(setup.params, head)
+        observation, unshared = Observation.of(network), buffers_that_are("unshared", network)
+        seen_rows = shards.train
+        if not method.statistics and observation is not None and not observation.all:
+            seen_rows = tuple(rows[:OWN_BATCH] for rows in seen_rows)
         self.run = Run(
             setup,
             method,
@@ -100,21 +106,23 @@ class FederatedTrainer(Trainer):
             receive_shares,
             buffer_updates(network),
             self._server_data(method, network, shards, setup.autocast),
-            own_rows(shards.train).to(self.device) if method.statistics else None,
+            own_rows(seen_rows).to(self.device) if method.statistics or observation is not None else None,
             sampler,
             draw_steps,
             twin,
             tuple(extra),
+            unshared,
+            observation,
         )
         kept_by_method = method.local_names(network) - frozen  # equal on all clients
         local_names = kept_by_method | buffers_that_are("local", network)
-        self.x = {name: leaf for name, leaf in setup.params.items() if name not in local_names}
+        self.x = {name: leaf for name, leaf in setup.params.items() if name not in local_names | unshared}
         self.buffers = {name: leaf for name, leaf in setup.buffers.items() if name not in local_names}
         self.server = method.init_server(self.x or setup.params)
         first_buffers = {name: leaf for name, leaf in setup.buffers.items() if name not in kept_by_method | frozen}
         self.states = _repeat(method.init_client(self.x, first_buffers), count)
         first = {**setup.params, **setup.buffers}
-        own = {**{name: leaf for name, leaf in first.items() if name in local_names}, **extra}
+        own = {**{name: leaf for name, leaf in first.items() if name in local_names | unshared}, **extra}
         if twin is not None:
             own |= {TWIN + name: leaf for name, leaf in first.items() if name not in constants}
         self.local = _repeat(own, count)
@@ -122,7 +130,8 @@ class FederatedTrainer(Trainer):
         hooks = ("twin", "predict", "personal")
         #: Whether clients have models of their own in evaluations.
         self.is_personal = bool(local_names) or any(overrides(type(method), hook) for hook in hooks)
-        self._shards, self._finetune = shards, finetune
+        self._shards, self._finetune, self._network = shards, finetune, network
+        self._evaluated: tuple[Tree, Tree] = {}, {}  # shared buffers, and what is evaluated in their place
         self._test_rows = [self._to_device(rows) for rows in shards.test]
         moving = {name: leaf for name, leaf in self.buffers.items() if name not in constants}
         self._bytes_up = tree_bytes(moving) + method.upload_bytes(self.x)
@@ -145,13 +154,32 @@ class FederatedTrainer(Trainer):
 
     def model(self, client: int) -> tuple[Tree, Tree]:
         """Return the parameters and buffers that are evaluated: the server's, with those that stay on the client."""
+        return self._model(client, self._evaluated_buffers())
+
+    def _model(self, client: int, shared: Tree) -> tuple[Tree, Tree]:
         own, method, setup = self._of_client(self.local, client), self.run.method, self.run.setup
         own |= {name.removeprefix(TWIN): leaf for name, leaf in own.items() if name.startswith(TWIN)}
         x = method.evaluated(self.x, self.server)
         if overrides(type(method), "personal"):
             x = method.personal(x, self._of_client(self.states, client))
-        params, buffers = {**x, **own}, {**self.buffers, **own}
+        params, buffers = {**x, **own}, {**shared, **own}
         return {n: params[n] for n in setup.params}, {n: buffers[n] for n in setup.buffers}
+
+    def _evaluated_buffers(self) -> Tree:
+        """The shared buffers, where layers observe with the statistics of the last weights."""
+        if self.run.observation is None:
+            return self.buffers
+        if self._evaluated[0] is not self.buffers:  # new ones since the last evaluation
+            found = final_statistics(
+                self.run,
+                self.run.observation,
+                self._network,
+                self.buffers,
+                partial(self._model, shared=self.buffers),
+                max(self.round - 1, 0),
+            )
+            self._evaluated = self.buffers, found
+        return self._evaluated[1]
 
     @staticmethod
     def _of_client(tree: Tree, client: int) -> Tree:

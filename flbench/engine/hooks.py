@@ -102,7 +102,7 @@ class LiftedHooks:
         self._stacked = start.relative_size.dim() == 1
         self._all_clients: tuple[Method, Context] | None = None
         self._own = own_hooks(type(method))
-        self._extra = task.extra
+        self._extra, self._unshared = task.extra, task.unshared
         self.perturbs, self.trains, self.has_rates = method.perturbs, "train" in self._own, "rates" in self._own
         self.active = bool(self._own)
         self.moves = "perturbed" in self._own and not method.perturbs
@@ -121,6 +121,10 @@ class LiftedHooks:
         if self._last_context.step != self._step:
             self._last_context = _at(self._last_context, self._step)
         return self._last_context
+
+    def _shared(self, tree: Tree) -> Tree:
+        """A tree of parameters without those of layers that no hook of the steps sees."""
+        return {name: leaf for name, leaf in tree.items() if name not in self._unshared} if self._unshared else tree
 
     def _apply(self, hook: str, *trees: Any) -> Any:
         """``hook(*trees, ctx)`` with each client's own context and hyperparameters."""
@@ -210,7 +214,7 @@ class LiftedHooks:
         if not self._own & {"loss", "penalty"}:
             loss = self._cross_entropy(z, *target)
             return loss, loss
-        batch = Batch(target[0], at_least_float(features), z, teachers)
+        batch, leaves = Batch(target[0], at_least_float(features), z, teachers), self._shared(leaves)
         loss = self._apply_to_batch("loss", leaves, batch) if "loss" in self._own else self._cross_entropy(z, *target)
         return loss, loss + self._apply_to_batch("penalty", leaves, batch) if "penalty" in self._own else loss
 
@@ -227,6 +231,7 @@ class LiftedHooks:
 
     def penalty_gradient(self, params: Tree, batch: Batch) -> Tree:
         """Return the gradient of the penalty, as ``Method.penalty_gradient`` names it, on the batch of a stack."""
+        params = self._shared(params)
         if not self._method.elementwise:
             out: Tree = self._apply_to_batch("penalty_gradient", params, batch)
             return out
@@ -238,22 +243,25 @@ class LiftedHooks:
 
     def perturbed(self, params: Tree, grads: Tree) -> Tree:
         """Return the weights at which the step takes its gradient, from that at ``params``, empty if none is needed."""
-        out: Tree = self._apply_to_trees("perturbed", params, grads)
+        out = self._moved("perturbed", params, params, grads)
         return {name: out[name] for name in params}  # a method may give them another order
 
     def direction(self, params: Tree, grads: Tree) -> Tree:
         """Return the direction of descent, by default the gradient."""
         if "direction" not in self._own:
             return grads
-        out: Tree = self._apply_to_trees("direction", params, grads)
-        return out
+        return self._moved("direction", grads, params, grads)
 
     def step(self, params: Tree, moved: Tree) -> Tree:
         """Return what is subtracted from the weights, by default the direction after momentum."""
         if "step" not in self._own:
             return moved
-        out: Tree = self._apply_to_trees("step", params, moved)
-        return out
+        return self._moved("step", moved, params, moved)
+
+    def _moved(self, hook: str, default: Tree, *trees: Tree) -> Tree:
+        """What a hook makes of trees, and ``default`` for the parameters that it does not see."""
+        out: Tree = self._apply_to_trees(hook, *map(self._shared, trees))
+        return {**default, **out} if self._unshared else out
 
     def phase(self, names: Sequence[str]) -> Phase:
         """Return how far each parameter moves in this step."""
@@ -287,7 +295,7 @@ class LiftedHooks:
         self._replace(buffers=buffers, **statistics)
         if "finish" not in self._own:
             return self._context.client, {}
-        out: tuple[Tree, Tree] = self._apply_to_trees("finish", params)
+        out: tuple[Tree, Tree] = self._apply_to_trees("finish", self._shared(params))
         return out
 
     def upload(self, start: Tree, params: Tree, state: Tree) -> tuple[Tree, Tree]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from itertools import groupby
+from itertools import groupby, tee
 from operator import itemgetter
 
 import torch
@@ -22,6 +22,7 @@ from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTas
 from flbench.engine.device_data import OwnBatch
 from flbench.engine.gradients import Passes, autocast, evaluating, gradient_of
 from flbench.engine.hooks import Lift, LiftedHooks
+from flbench.engine.observed import observed
 from flbench.engine.own_training import OwnTraining
 from flbench.engine.tree_sums import joined_trees
 from flbench.methods.base import Tree, tmap
@@ -54,7 +55,7 @@ def local_train(
             Third, for a stack with partial batches, the number of samples (N,) of each batch.
             The samples beyond it do not affect the result if the network and the method treat each sample by itself
             (``partial_batches``). Last, for a network with dropout, the key of the step's masks, 0-d or (N,).
-        own: all of the client's training data, if the method asks for class statistics.
+        own: the client's training data, if the method asks for class statistics or layers observe.
 
     Returns:
         The state after training; for a stack every tensor has the leading axis N.
@@ -63,6 +64,11 @@ def local_train(
     frozen = {name: start.buffers[name] for name in task.frozen}
     # Batch normalization updates them in place.
     buffers = tmap(torch.clone, {name: leaf for name, leaf in start.buffers.items() if name not in frozen})
+    if task.observation is not None:
+        first, own = tee(own)
+        received = lifted.of_network(start.params), start.buffers
+        seen = observed(task.observation, passes, received, first, start.counts_Y, task.autocast)
+        buffers = {name: seen[name] for name in buffers}
     if lifted.trains:
         params, velocity = tmap(torch.clone, start.params), start.velocity
         steps = [(images, labels, key) for images, labels, _, key in batches]

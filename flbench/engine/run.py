@@ -31,6 +31,7 @@ from flbench.engine.optimizers import Sgd
 from flbench.engine.server_data import HeldByServer
 from flbench.methods.base import Cohort, Method, Tree, overrides
 from flbench.models.network import BufferUpdate
+from flbench.models.observers import Observation
 
 #: The sampler of cohorts that runs have unless they name another.
 UNIFORM = Uniform()
@@ -86,12 +87,13 @@ class Run:
             that hold a client's share of the cohort's samples.
         buffer_updates: what the layers make of the averaged buffers.
         server_data: what the server holds, or None.
-        own_NM: ``device_data.own_rows``; None if the method asks for no class statistics.
+        own_NM: ``device_data.own_rows``, if the method asks for class statistics or layers observe.
         sampler: draws cohorts.
         draw_steps: draws the numbers of local steps; None if they are fixed.
         twin: trains the clients' second sets of weights, if they have them.
         extra: names of the parameters that the method adds to the network's, in order.
         any_place: whether a client has the same bits at every place of a stack, so that stacks may be ordered.
+        unshared: names of the layers' parameters that stay on the clients. ``observation``: what layers observe.
     """
 
     setup: TrainingSetup
@@ -112,6 +114,8 @@ class Run:
     draw_steps: DrawSteps | None = None
     twin: Method | None = None
     extra: tuple[str, ...] = ()
+    unshared: frozenset[str] = frozenset()
+    observation: Observation | None = None
     any_place: bool = False
 
     @cached_property
@@ -171,7 +175,7 @@ class Run:
 
 
 def own_batches(members: Sequence[tuple[Run, Tensor]], sizes_N: Tensor, *, known: bool) -> Iterable[OwnBatch]:
-    """Return all training data of some clients of each run, whose method asks for class statistics.
+    """Return the training data of some clients of each run, as far as its ``own_NM`` has them.
 
     Args:
         members: the runs, each with the numbers of its clients.

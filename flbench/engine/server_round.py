@@ -303,6 +303,8 @@ class RoundStart:
             head=run.head,
             frozen=run.frozen,
             extra=frozenset(run.extra),
+            unshared=run.unshared,
+            observation=run.observation,
             each=each,
             hyperparameters=_differing(
                 group.hyperparameters, [group.runs[part.run].method for part in parts], positions

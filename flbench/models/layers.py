@@ -32,12 +32,22 @@ class StackableLayer(nn.Module):
             take them over.
         shares: names of its 0-d buffers that receive each client's share of the cohort's samples at the start of a
             round. A layer that has any combines the clients of a stack, which then is always a run's whole cohort.
+        unshared: names of its parameters that stay on each client and have no effect in evaluation mode, so that the
+            clients still share one model. The local optimizer trains them; no hook of a method but ``train`` sees them.
+        observes: names of its 0-d buffers that receive a weight for each sample (B,) while the layer observes the
+            client's own data: in a pass before the local steps, where it is in training mode and all other layers are
+            in evaluation mode. A client's weights add up to 1 over all of its training samples.
+        observes_all: whether these are all of the client's samples, and not only the first 64; one layer of a network
+            decides for all.
     """
 
     constants: ClassVar[frozenset[str]] = frozenset()
     local: ClassVar[frozenset[str]] = frozenset()
     fresh: ClassVar[frozenset[str]] = frozenset()
     shares: ClassVar[frozenset[str]] = frozenset()
+    unshared: ClassVar[frozenset[str]] = frozenset()
+    observes: ClassVar[frozenset[str]] = frozenset()
+    observes_all: bool = False
 
     def after_round(self, before: Mapping[str, Tensor], averaged: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the buffers that the server has after a round, where they differ from the averaged ones.

@@ -122,8 +122,12 @@ def head_names(network: nn.Module) -> frozenset[str]:
     return frozenset(filter(is_of_head, names))
 
 
-def buffers_that_are(kind: Literal["constants", "local", "shares"], network: nn.Module) -> frozenset[str]:
-    """Return the names of the buffers that the layers list under this attribute; those of frozen parts are constant."""
+#: The attributes under which layers list names of their tensors.
+Listed = Literal["constants", "local", "shares", "unshared", "observes"]
+
+
+def buffers_that_are(kind: Listed, network: nn.Module) -> frozenset[str]:
+    """Return the names of the tensors that the layers list under this attribute; those of frozen parts are constant."""
     listed = frozenset(
         f"{path}.{name}" if path else name
         for path, module in network.named_modules()

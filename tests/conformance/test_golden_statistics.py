@@ -14,10 +14,13 @@ from flbench.engine.federated import FederatedTrainer
 from flbench.models.layers import Dense, StackableLayer
 from flbench.registry import NORMS
 from tests.conformance.problem import (
+    CLIENTS,
     H0,
     LR,
+    PIXELS,
     ROUNDS,
     SHARE,
+    SIZES,
     STEPS,
     V0,
     Array,
@@ -28,7 +31,9 @@ from tests.conformance.problem import (
     mean,
     softmax_error,
     trained,
+    trainer_of,
 )
+from tests.toys import train
 
 EPS, FIXED_FROM, FBN_RATE = 1e-5, 1, 0.3
 Weights = dict[str, Array]
@@ -178,3 +183,75 @@ def test_golden_numbers_in_lock_step(steps: str, synchronized: int) -> None:
         ends, kept = lock_step(x, kept, round, synchronized)
         x = {name: mean(SHARE, [end[name] for end in ends]) for name in x}
     check(trained("fedavg", "stacked", network=Normalized({"name": "fedtan", "steps": steps})), x, [kept])
+
+
+HBN_RATE, FIRST_MIX = 0.3, np.array([0.4, -0.8, 1.5])
+
+
+def mixture(hidden: Array, of_all: Statistics, share: Array) -> tuple[Array, Array]:
+    mean, var = hidden.mean(0), hidden.var(0)
+    return (1 - share) * of_all.mean + share * mean, (1 - share) * of_all.var + share * var
+
+
+def sigmoid(z: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-z)))
+
+
+def hybrid_gradients(weights: Weights, pixels: Array, labels: Labels, of_all: Statistics) -> Weights:
+    """With m = (1-a) M + a c and v = (1-a) V + a s: the gradient passes c, s (the batch's) and a, but not M and V."""
+    hidden, share = pixels @ weights["hidden.weight"].T, sigmoid(weights["norm.mix"])
+    mean, var = mixture(hidden, of_all, share)
+    deviation = np.sqrt(var + EPS)
+    unit = (hidden - mean) / deviation
+    out = weights["norm.weight"] * unit + weights["norm.bias"]
+    error = softmax_error(out @ weights["head.weight"].T, labels)
+    of_out = error @ weights["head.weight"]
+    of_unit = of_out * weights["norm.weight"]
+    of_mean, of_var = -of_unit.sum(0) / deviation, -0.5 * (of_unit * unit).sum(0) / deviation**2
+    of_batch = share * (of_mean + 2 * of_var * (hidden - hidden.mean(0))) / len(pixels)
+    of_share = of_mean * (hidden.mean(0) - of_all.mean) + of_var * (hidden.var(0) - of_all.var)
+    return {
+        "hidden.weight": (of_unit / deviation + of_batch).T @ pixels,
+        "norm.weight": (of_out * unit).sum(0),
+        "norm.bias": of_out.sum(0),
+        "norm.mix": of_share * share * (1 - share),
+        "head.weight": error.T @ out,
+    }
+
+
+def pooled(x: Weights, mixes: Array, cohort: list[int], of_all: Statistics) -> Statistics:
+    """Mean and variance of the mixtures by which the clients' own samples are normalized, sample by sample."""
+    sizes, moments = np.array([SIZES[client] for client in cohort]), []
+    for client in cohort:
+        pixels = PIXELS[CLIENTS.train[client]] / 16
+        moments.append(mixture(pixels @ x["hidden.weight"].T, of_all, sigmoid(mixes[client])))
+    centre = mean(sizes / sizes.sum(), [own for own, _ in moments])
+    return Statistics(centre, mean(sizes / sizes.sum(), [var + (own - centre) ** 2 for own, var in moments]))
+
+
+@both_executors
+def test_golden_numbers_of_a_learned_mixture(executor: str) -> None:
+    """HBN with two of three clients in a round: the others keep their mixtures."""
+    network = Normalized({"name": "hbn", "momentum": HBN_RATE})
+    with torch.no_grad():
+        network.norm.mix.copy_(torch.from_numpy(FIRST_MIX))
+    trainer = trainer_of("fedavg", executor, network=network, participation=0.67)
+    x: Weights = {"hidden.weight": V0, "norm.weight": np.ones(3), "norm.bias": np.zeros(3), "head.weight": H0}
+    mixes, of_all = np.tile(FIRST_MIX, (3, 1)), Statistics()
+    for round in range(ROUNDS):
+        cohort = [int(client) for client in trainer.run.cohort(round)]
+        found = pooled(x, mixes, cohort, of_all)
+        ends = [{**x, "norm.mix": mixes[client]} for client in cohort]
+        for client, end in zip(cohort, ends, strict=True):
+            for pixels, labels in batches(client, round):
+                for name, leaf in hybrid_gradients(end, pixels, labels, of_all).items():
+                    end[name] = end[name] - LR * leaf
+            mixes[client] = end["norm.mix"]
+        x = {name: mean(SHARE[cohort] / SHARE[cohort].sum(), [end[name] for end in ends]) for name in x}
+        new = (own + HBN_RATE * (seen - own) for own, seen in ((of_all.mean, found.mean), (of_all.var, found.var)))
+        of_all = Statistics(*new)
+        train(1, trainer)
+        check(trainer, x, [pooled(x, mixes, cohort, of_all)])  # evaluated at the new weights
+        assert_close(trainer.local["norm.mix"], mixes)
+        assert_close(trainer.buffers["norm.global_mean"], of_all.mean)
+        assert_close(trainer.buffers["norm.global_var"], of_all.var)

@@ -16,6 +16,7 @@ from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.optimizers import Sgd
 from flbench.engine.setup import executor_for, runs_worth_fusing
 from flbench.errors import UserError
+from flbench.methods.base import Method
 from flbench.registry import METHODS, NORMS
 from tests.recording import rerun
 from tests.samples import fast
@@ -25,6 +26,7 @@ from tests.toys import (
     record_of,
     same_bits,
     toy_clients,
+    toy_images,
     toy_trainer,
     train,
     train_together,
@@ -32,12 +34,14 @@ from tests.toys import (
 
 RECORDED: dict[str, Any] = {"record": rerun}
 
-POLICIES: list[Any] = ["silobn", {"name": "fixbn", "rounds": 2}, "fbn"]
+POLICIES: list[Any] = ["silobn", {"name": "fixbn", "rounds": 2}, "fbn", "hbn"]
 
 
-def trainer_of(norm: Any, executor: str = "stacked", method: str = "fedavg", **kwargs: Any) -> FederatedTrainer:
+def trainer_of(
+    norm: Any, executor: str = "stacked", method: str | Method = "fedavg", **kwargs: Any
+) -> FederatedTrainer:
     settings: dict[str, Any] = {"sgd": Sgd(0.01, 0.5, 0.01), "norm": norm, "executor": executor}
-    return toy_trainer(METHODS.parse(method), **(settings | kwargs))
+    return toy_trainer(METHODS.parse(method) if isinstance(method, str) else method, **(settings | kwargs))
 
 
 def statistics(trainer: FederatedTrainer) -> dict[str, Tensor]:
@@ -105,12 +109,14 @@ def test_global_statistics_do_not_depend_on_the_rest_of_the_batch() -> None:
 
 @pytest.mark.parametrize("norm", POLICIES, ids=str)
 @pytest.mark.parametrize("method", fast(["scaffold", "fedsam", "moon"], "scaffold"))
-def test_executors_recordings_and_resumed_runs_agree(norm: Any, method: str) -> None:
-    """Also where the statistics become fixed in between."""
+@pytest.mark.parametrize("kept", [False, pytest.param(True, id="kept momentum")])
+def test_executors_recordings_and_resumed_runs_agree(norm: Any, method: str, kept: bool) -> None:
+    """Also where the statistics become fixed in between, and with momentum that clients keep (FixBN's two halves)."""
+    settings: dict[str, Any] = {"method": method, "steps": [3, 1, 4], "sgd": Sgd(0.01, 0.5, 0.01, kept=kept)}
     kinds: list[dict[str, Any]] = [{"executor": "loop"}, {}, {"chunk": 2}, {"record": rerun}]
-    trainers = [trainer_of(norm, method=method, steps=[3, 1, 4], **kind) for kind in kinds]
+    trainers = [trainer_of(norm, **settings, **kind) for kind in kinds]
     train(2, *trainers)
-    resumed = trainer_of(norm, method=method, steps=[3, 1, 4])
+    resumed = trainer_of(norm, **settings)
     resumed.load(trainers[1].state())
     train(2, resumed, *trainers)
     for other in (resumed, *trainers[1:]):
@@ -127,13 +133,101 @@ def test_fused_runs_may_be_in_different_rounds(norm: Any) -> None:
     assert all(map(same_bits, together, alone))
 
 
-@pytest.mark.parametrize("norm", POLICIES, ids=str)
+@pytest.mark.parametrize("norm", POLICIES[:3], ids=str)
 def test_batch_statistics_move_once_in_a_step_of_fedsam(norm: Any) -> None:
     none, some = (trainer_of(norm, method="fedsam", steps=1) for _ in range(2))
     object.__setattr__(none.run.method, "rho", 0.0)
     train(1, none, some)
     assert largest_difference(statistics(none), statistics(some)) == 0
     assert largest_difference(none.x, some.x) > 1e-9
+
+
+#: How much clients observe, and at most how many samples that is.
+OBSERVED = [("batch", 64), ("all", 200)]
+
+
+def with_mixture(norm: Any, mix: float, **kwargs: Any) -> FederatedTrainer:
+    """A trainer whose clients mix batch and global statistics by the sigmoid of this number."""
+    trainer = trainer_of(norm, **kwargs)
+    for name, leaf in trainer.local.items():
+        if name.endswith("mix"):
+            leaf.fill_(mix)
+    return trainer
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_a_mixture_of_batch_statistics_alone_trains_as_bn(executor: str) -> None:
+    plain, mixed = trainer_of("bn", executor), with_mixture("hbn", 50, executor=executor)
+    train(3, plain, mixed)
+    assert largest_difference(plain.x, mixed.x) < 1e-12
+    assert not mixed.is_personal and "acc_personal" not in record_of(mixed)
+    moments = [leaf for name, leaf in mixed.buffers.items() if ".seen_" in name]
+    numbers = sum(leaf.numel() for leaf in (*mixed.x.values(), *moments))
+    assert mixed.bytes_up == mixed.bytes_down == 3 * 3 * 8 * numbers  # rounds, clients, bytes
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_a_mixture_of_global_statistics_alone_trains_with_fixed_ones(executor: str) -> None:
+    fixed, mixed = trainer_of("fbn", executor), with_mixture("hbn", -50, executor=executor)
+    for name, leaf in fixed.buffers.items():
+        if "running" in name:
+            leaf.copy_(torch.linspace(0.2, 1.5, len(leaf)))
+            mixed.buffers[name.replace("running", "global")].copy_(leaf)
+    before = {name: leaf.clone() for name, leaf in mixed.buffers.items() if "global" in name}
+    train(1, fixed, mixed)
+    assert largest_difference(fixed.x, mixed.x) < 1e-12
+    assert largest_difference(before, {name: mixed.buffers[name] for name in before}) < 1e-12
+
+
+class WithMeans(Method):
+    """A method for which the engine passes over all data of a client in any case."""
+
+    statistics = "mean"
+
+
+MEANS = WithMeans()
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+@pytest.mark.parametrize("method", [Method(), MEANS], ids=["plain", "means"])
+@pytest.mark.parametrize(("observed", "rows"), OBSERVED)
+def test_clients_observe_a_batch_or_all_of_their_samples(
+    observed: str, rows: int, method: Method, executor: str
+) -> None:
+    """With mixtures of batch statistics alone, the evaluated ones are the moments of all that clients observe."""
+    settings: dict[str, Any] = {"images": toy_images(train=190), "clients": toy_clients((70, 20, 100)), "steps": 1}
+    settings |= {"method": method, "executor": executor}
+    trainer = with_mixture({"name": "hbn", "observed": observed, "momentum": 1.0}, 50, **settings)
+    images = trainer.images.prepare(trainer.images.train_MCHW)
+    seen = images[np.concatenate([own[:rows] for own in trainer.run.rows])].flatten(1)
+
+    def moments() -> list[Tensor]:
+        features = torch.relu(seen @ trainer.x["trunk.dense1.weight"].T)
+        return [features.mean(0), features.var(0, correction=0)]
+
+    received = moments()
+    train(1, trainer)
+    for kind, expected, at in (("global", received, trainer.buffers), ("running", moments(), trainer.model(0)[1])):
+        for name, leaf in zip(("mean", "var"), expected, strict=True):
+            torch.testing.assert_close(at[f"trunk.after1.{kind}_{name}"], leaf, rtol=0, atol=1e-9)
+
+
+def test_what_clients_learn_to_mix_is_neither_sent_nor_seen_by_the_method() -> None:
+    trainer = trainer_of("hbn", method="scaffold", participation=0.34)
+    (chosen,) = trainer.run.cohort(0)
+    train(1, trainer)
+    moved = [bool(row.any()) for row in trainer.local["trunk.after1.mix"]]
+    assert moved == [client == chosen for client in range(3)]
+    trees = (trainer.x, trainer.server, trainer.states)
+    assert not [name for tree in trees for name in tree if name.endswith("mix")]
+
+
+def test_layers_without_trained_parameters_observe_nothing() -> None:
+    trainer = trainer_of("hbn", trained="head")
+    before = statistics(trainer)
+    train(1, trainer)
+    assert trainer.run.observation is None and not trainer.local
+    assert largest_difference(statistics(trainer), before) == 0
 
 
 @pytest.mark.parametrize("norm", [*POLICIES, "fedtan"], ids=str)

@@ -290,7 +290,7 @@ def test_gradients_are_finite_at_black_images(norm: str) -> None:
 @every_norm
 def test_affine_maps_begin_as_the_identity_and_weights_stay_the_vanilla_ones(norm: str) -> None:
     affine = {"ln", "ln-before", "ln-channel", "gn", "in", "rms", "bn", "bn-last", "silobn", "fixbn", "fbn", "fedtan"}
-    affine |= {"gn-ws", "ws-scaled", "dyt"}
+    affine |= {"gn-ws", "ws-scaled", "dyt", "hbn"}
     for model in fitting(norm):
         network, plain = small(model, norm), dict(small(model).named_parameters())
         for name, leaf in network.named_parameters():

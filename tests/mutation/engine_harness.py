@@ -21,7 +21,9 @@ from flbench.registry import HEADS, adapter
 from tests import test_tensor_streams as streams
 from tests.conformance import test_golden_optimizers as optimizers
 from tests.conformance import test_golden_rates as rates
+from tests.conformance import test_golden_statistics as golden_statistics
 from tests.conformance import test_kept_momentum as kept_momentum
+from tests.engine import test_batch_statistics as statistics
 from tests.engine import test_executors as executors
 from tests.engine import test_partial_batches as partial_batches
 from tests.models import test_heads as heads
@@ -47,6 +49,12 @@ def checks_of(file: str) -> list[Check]:
             partial(executors.test_loop_and_stacked_agree_on_unequal_steps, "fedavg"),
             *(partial(kept_momentum.test_golden_numbers, case, "loop") for case in ("momentum", "adam")),
         ]
+    if file in ("models.hybrid_batch_norm", "engine.observed", "engine.final_statistics"):
+        return [
+            *(partial(golden_statistics.test_golden_numbers_of_a_learned_mixture, way) for way in ("loop", "stacked")),
+            *(partial(statistics.test_clients_observe_a_batch_or_all_of_their_samples, *case, statistics.MEANS, "loop")
+              for case in statistics.OBSERVED),
+        ]  # fmt: skip
     if file == "engine.phases":
         cases = [
             partial(rates.test_golden_numbers, case, way) for case in rates.OPTIMIZERS for way in ("loop", "stacked")

@@ -150,6 +150,50 @@ _WEIGHTS = mutations_of(
     ("another floor", "LEAST_SPREAD = 1e-4", "LEAST_SPREAD = 1e-3"),
 )
 
+_HYBRID = mutations_of(
+    "models.hybrid_batch_norm",
+    (
+        "batch and global statistics swapped",
+        "global_mean.lerp(own_mean, share)",
+        "global_mean.lerp(own_mean, 1 - share)",
+    ),
+    ("the variance is the batch's", "self.global_var.lerp(own_var, share)", "own_var"),
+    ("twice the slope of the sigmoid", "torch.tanh(self.mix / 2)", "torch.tanh(self.mix)"),
+    ("a fixed half", "share = (1 + torch.tanh(self.mix / 2)) / 2", "share = torch.full_like(self.mix, 0.5)"),
+    ("the samples are observed", "self._observe(mean, var)", "self._observe(own_mean, own_var)"),
+    ("the observed batch is filled up", "weights = self._weights_of(x, axes)", "weights = 1 / x[..., :1].numel()"),
+    ("clients of equal weight", "weight = self.samples.sum(-1)\n", "weight = torch.ones_like(self.seen_weight)\n"),
+    ("the spread of means within a batch is lost", "(var + (mean - self.global_mean).square())", "var"),
+    ("not over the observed part", 'averaged["seen_mean"] / weight', 'averaged["seen_mean"]'),
+    ("the spread of means is lost", " - (mean - global_mean).square()).clamp_min(0)", ").clamp_min(0)"),
+    ("global statistics of the last round", "global_mean.lerp(mean, self.momentum)", "mean"),
+    ("the global variance stands still", 'before["global_var"].lerp(var, self.momentum)', 'before["global_var"]'),
+    (
+        "observations add up over rounds",
+        'for name in ("seen_weight", "seen_mean", "seen_square")},',
+        "for name in ()},",
+    ),
+    ("evaluated with the global mean", '"running_mean": mean,', '"running_mean": global_mean,'),
+    ("evaluated with the first variance", '"running_var": var,', '"running_var": before["running_var"],'),
+    ("mixtures are shared", 'frozenset({"mix"})', "frozenset()"),
+)
+
+_OBSERVED = mutations_of(
+    "engine.observed",
+    ("always all batches", "None if observation.all else 1", "None"),
+    ("always one batch", "None if observation.all else 1", "1"),
+    ("samples without weights", " / counts_Y.sum(-1, keepdim=True)", ""),
+    ("in evaluation mode", "            layer.train()\n", "            pass\n"),
+    ("buffers are changed in place", "tmap(torch.clone, model[1])", "model[1]"),
+)
+
+_FINAL = mutations_of(
+    "engine.final_statistics",
+    ("clients of equal weight", "share * seen[name]", "seen[name] / len(cohort)"),
+    ("the participants of the next round", "run.cohort(round)", "run.cohort(round + 1)"),
+)
+
 ENGINE_MUTATIONS: tuple[Mutation, ...] = (
-    *_OPTIMIZERS, *_LOCAL, *heads.MUTATIONS, *_PARTIAL, *_PREFLIGHT, _SUM, *_PHASES, *_STREAMS, *_WEIGHTS
+    *_OPTIMIZERS, *_LOCAL, *heads.MUTATIONS, *_PARTIAL, *_PREFLIGHT, _SUM, *_PHASES, *_STREAMS, *_WEIGHTS,
+    *_HYBRID, *_OBSERVED, *_FINAL,
 )  # fmt: skip

@@ -99,6 +99,42 @@ class GlobalBatchNorm(BatchNorm):
         return GlobalBatchNorm(shape[0], EPS, self.momentum)
 
 
+@NORMS.register("hbn")
+@dataclass(frozen=True)
+class HybridBatchNorm(BatchNorm):
+    """HBN (Chen et al. 2025): training normalizes by a learned mixture of batch statistics and global ones.
+
+    Each client keeps its own a of every channel, the sigmoid of a trained number that starts at 0; no hook of a method
+    but ``train`` sees these numbers. Before their local steps the participants observe their data, at the weights that
+    they received, and the server moves the global statistics towards the mean M and the variance V of all mixtures in
+    this pass. Evaluations use M and V of one more pass of the last participants, at the new weights; as a measurement,
+    it adds no bytes.
+
+    This follows the authors' code; of the paper we could read the abstract. Two things of the code are left out: V is
+    divided by the samples minus one, and a client starts with the mean of the last participants' a.
+
+    Attributes:
+        momentum: rate of the global statistics, once a round.
+        observed: what a client observes: ``batch``, its first 64 samples, or ``all`` of them in batches of 64.
+    """
+
+    equation: ClassVar[str] = (
+        "gamma_c (x_c - mu_c) / sqrt(s_c + 1e-5) + beta_c, (mu, s) = (1 - a) (mu, s)_global + a (mu, s)_batch; once a "
+        "round mu_global <- mu_global + momentum (M - mu_global), s_global likewise to V; evaluated with M and V"
+    )
+    source: ClassVar[str] = "@chen2025hbn, and the authors' code"
+    smallest_batch: ClassVar[int] = 1
+    is_policy: ClassVar[bool] = True
+
+    momentum: Annotated[float, Field(gt=0, le=1)] = 0.002
+    observed: Literal["batch", "all"] = "batch"
+
+    def module(self, shape: Shape) -> nn.Module:
+        from flbench.models.hybrid_batch_norm import HybridBatchNorm
+
+        return HybridBatchNorm(shape[0], EPS, self.momentum, observes_all=self.observed == "all")
+
+
 @NORMS.register("fedtan")
 @dataclass(frozen=True)
 class LockStepBatchNorm(BatchNorm):
