@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from difflib import get_close_matches
+from functools import wraps
 from numbers import Integral, Real
 from threading import RLock
 from typing import Any
@@ -59,7 +60,7 @@ def checked(method: Method) -> Method:
     own = [hook for hook in _CHECKS if overrides(cls, hook)]
     _check_names(cls, own)
     seen: set[str] = set()
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    names = {name: vars(cls)[name] for name in ("__module__", "__qualname__", "__doc__", "name") if name in vars(cls)}
     first_calls = RLock()  # one at a time, so that the hook that draws is the one that is named
     hooks = {hook: _checked(cls, hook, seen, first_calls) for hook in own}
     guarded: type[Method] = type(cls.__name__, (cls,), {**names, **hooks})
@@ -91,6 +92,7 @@ def _checked(
     """The hook as a function that names the hook in errors and checks its first value."""
     original, check = inspect.getattr_static(cls, hook), _CHECKS[hook]
 
+    @wraps(original)  # so that file and line of the checked method's hook are those of the original
     def call(self: Method, *given: Any) -> Any:
         try:
             if hook in seen:

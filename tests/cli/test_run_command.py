@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from flbench.cli import app
 from flbench.cli.run_curve import RunCurve, picture
+from flbench.errors import UserError
 from flbench.planning import prepare_runs
 from flbench.progress import Watch
 from flbench.store import Entry, Lease, Store
@@ -69,6 +70,13 @@ def test_failure_has_exit_code_1_and_is_tried_again_next_time() -> None:
         found = json.loads(result.stdout)
         assert (result.exit_code, found["status"], found["kind"], found["computed"]) == (1, "failed", "error", True)
     assert "RuntimeError: the toy is broken (log: " in result.stderr
+
+
+def test_an_executor_that_cannot_train_the_run_is_refused_before_it(tmp_path: Path) -> None:
+    error = run("norm=fedtan", "--executor", "loop").exception
+    assert isinstance(error, UserError) and error.exit_code == 2
+    assert str(error) == "--executor loop: the clients of fedtan take each step together; use auto or stacked"
+    assert not (tmp_path / "store").exists()
 
 
 def shown(records: list[dict[str, object]], width: int, speed: str = "") -> list[str]:
