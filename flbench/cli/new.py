@@ -124,7 +124,9 @@ def _known(kind: str) -> Container[str]:
     others: Mapping[str, Container[str]] = {"metric": METRICS, "study": KINDS, "figure": FIGURES}
     if kind in others:
         return others[kind]
-    registry = LAUNCHERS if kind == "launcher" else registry_of({"probe": "probes", "sampler": "cohort"}.get(kind, kind))
+    registry = (
+        LAUNCHERS if kind == "launcher" else registry_of({"probe": "probes", "sampler": "cohort"}.get(kind, kind))
+    )
     return registry.classes if registry is not None else ()
 
 

@@ -91,7 +91,10 @@ def test_bad_names(name: str, says: str) -> None:
     ("command", "says"),
     [
         (["new", "metrics", "mine"], "unknown value 'metrics'; did you mean 'metric'? known: metric, "),
-        (["run", "--executor", "stakced"], "unknown value 'stakced'; did you mean 'stacked'? known: stacked, auto, loop"),
+        (
+            ["run", "--executor", "stakced"],
+            "did you mean 'stacked'? known: stacked, auto, loop",
+        ),
         (["run", "--threads", "some"], "a valid integer"),
     ],
 )
