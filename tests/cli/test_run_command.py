@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from flbench.cli import app
-from flbench.cli.run_curve import RunCurve, picture
+from flbench.cli.run_curve import RunCurve, picture, record_line
 from flbench.errors import UserError
 from flbench.planning import prepare_runs
 from flbench.progress import Watch
@@ -119,3 +119,10 @@ def test_rounds_between_evaluations_are_shown(tmp_path: Path) -> None:
     assert lines[1].startswith("round 7/100 (next evaluation at 10), ETA ")
     (attempt.path / "round.txt").write_text("9" * 50)
     assert attempt.shown_round() == 0, "damaged"
+
+
+def test_the_summary_of_an_evaluation_has_each_number_once() -> None:
+    record = {"round": 4, "acc": 0.5, "loss": 0.25, "train_loss": 0.5, "rank": 3.0, "seconds": 1.0}
+    assert record_line(record, 8) == "round 4/8, acc 50.0 %, rank 3, loss 0.2500, train_loss 0.5000, 1.0 s"
+    assert record_line(record, 8, "loss") == "round 4/8, loss 0.25, rank 3, train_loss 0.5000, 1.0 s"
+    assert record_line(record, 0, "rank") == "rank 3, loss 0.2500, train_loss 0.5000, 1.0 s"
