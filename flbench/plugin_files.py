@@ -42,13 +42,19 @@ def plugin_files() -> list[Path]:
 
 
 def with_near_cure(message: str, folders: Iterable[Path]) -> str:
-    """Return a message that ends with ``CURE``, in which a file of these folders that registers the name is named."""
+    """Return a message that ends with ``CURE``, in which a file of these folders that registers the name is named.
+
+    Without one, a message in a process with plug-in files says that these do not register it.
+    """
+    loaded = plugin_files()
     found = re.search(r"unknown [a-z ]+ '([^']+)'", message)
     if found is None or CURE not in message:
         return message
     name = re.escape(found[1])
     registers = re.compile(rf"""(\.register(_of_records)?\(|kind: Literal\[)\s*["']{name}["']""")
     for path in dict.fromkeys(path for folder in folders for path in sorted(folder.glob("*.py"))[:_MOST_FILES]):
+        if path.resolve() in loaded:
+            continue
         try:
             with open_regular(path) as file:
                 text = file.read(_MOST_TEXT).decode(errors="replace")
@@ -56,6 +62,8 @@ def with_near_cure(message: str, folders: Iterable[Path]) -> str:
             continue
         if registers.search(text):
             return message.replace(CURE, f"; {path} has it: flbench --plugin {path} COMMAND")
+    if loaded:
+        message = message.replace(CURE, f"; it is not registered in {', '.join(path.name for path in loaded)}")
     return message
 
 
