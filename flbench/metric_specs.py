@@ -166,7 +166,7 @@ def _checked(name: str, function: Callable[..., Any]) -> Callable[..., float | N
         code = function.__code__
         versions = list(map(_changes, given))
         try:
-            value = function(*given)
+            value: float | None = function(*given)
         except Exception as error:
             if isinstance(error, UserError) or out_of_memory(error):
                 raise
