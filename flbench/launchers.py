@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from flbench.choices import Device, Executor, OwnBackend, UsedDevice
-from flbench.config import Experiment, require_device
+from flbench.config import Experiment, require_device, require_executor
 from flbench.errors import InvalidComponent, UserError
 from flbench.launch import ROUND_SECONDS, Launcher, inline, local, resources, sbatch, slurm, workers_worth
 from flbench.launch.backend import Backend
@@ -143,12 +143,13 @@ def run_launcher(
     return inline.InlineLauncher(store, f"{SINGLE}{experiment.run_id}", [experiment], options)
 
 
-def require_computable(experiment: Experiment, device: Device) -> None:
-    """Check that a device is there and can compute a run. Where neither needs torch, it is not imported.
+def require_computable(experiment: Experiment, device: Device, executor: Executor = "auto") -> None:
+    """Check that a device is there, and that it and an executor can compute a run. torch is imported only if needed.
 
     Raises:
-        UserError: a GPU is wanted, and there is none; or the run needs another device.
+        UserError: a GPU is wanted, and there is none; or the run needs another device or executor.
     """
+    require_executor(experiment, executor)
     if device != "auto":
         used_device(device)
     require_device([experiment], lambda: used_device(device))

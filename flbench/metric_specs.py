@@ -16,10 +16,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from flbench.discovery import Entries
-from flbench.errors import InvalidComponent, UserError
+from flbench.errors import InvalidComponent, UserError, out_of_memory
+from flbench.messages import line_in, reason, unknown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -149,6 +150,8 @@ class Metrics(Entries[Metric]):
                     f"{', '.join(sorted(_RECORDED_BESIDE))}"
                 )
             metric = Metric(title, what, **{"of": "model", **fields, kind: _checked(name, function)})
+            if metric.of not in (known := get_args(Of)):
+                raise InvalidComponent(f"metric {name!r}: {unknown('of', str(metric.of), known)}")
             self.add(name, metric, function.__module__)
             return function
 
@@ -156,20 +159,37 @@ class Metrics(Entries[Metric]):
 
 
 def _checked(name: str, function: Callable[..., Any]) -> Callable[..., float | None]:
-    """A metric of another package, whose value must be one that a record can hold."""
+    """A metric of another package, whose value must be one that a record can hold; errors name its file and line."""
 
     @wraps(function)
     def call(*given: Any) -> float | None:
-        value = function(*given)
+        code = function.__code__
+        versions = list(map(_changes, given))
+        try:
+            value: float | None = function(*given)
+        except Exception as error:
+            if isinstance(error, UserError) or out_of_memory(error):
+                raise
+            line = line_in(code.co_filename, error) or code.co_firstlineno
+            raise UserError(f"{code.co_filename}:{line}: the metric {name!r} raised {reason(error)}") from error
+        problem = ""
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            code = function.__code__
-            raise UserError(
-                f"{code.co_filename}:{code.co_firstlineno}: the metric {name!r} returned "
-                f"a {type(value).__name__}; expected a number (float(...) of a tensor), or None where it is not defined"
+            problem = (
+                f"returned a {type(value).__name__}; expected a number (float(...) of a tensor), or None where it is "
+                "not defined"
             )
+        elif versions != list(map(_changes, given)):
+            problem = "changes what it is given in place; make new tensors"
+        if problem:
+            raise UserError(f"{code.co_filename}:{code.co_firstlineno}: the metric {name!r} {problem}")
         return value
 
     return call
+
+
+def _changes(value: Any) -> int:
+    """How often a tensor was changed in place; 0 for records, and for tensors of inference mode."""
+    return 0 if not hasattr(value, "is_inference") or value.is_inference() else int(value._version)
 
 
 #: What records hold beside metrics.

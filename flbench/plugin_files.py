@@ -6,17 +6,21 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from flbench.errors import PROCESS_ENDS, InvalidComponent, UserError, text_of
 from flbench.messages import counted, line_in, reason
+from flbench.regular import open_regular
 
 #: Paths of plug-in files, separated as in $PATH.
 VARIABLE = "FLBENCH_PLUGINS"
 
 #: The cure for a component that is not known here.
 CURE = f"; if a plug-in has it, name its file with --plugin or in ${VARIABLE}"
+
+#: Python files of a folder that are searched for an unknown component at most, and characters of each.
+_MOST_FILES, _MOST_TEXT = 50, 100_000
 
 #: How the names of their modules begin.
 PREFIX = "flbench_plugin_"
@@ -35,6 +39,32 @@ def add_plugins(paths: list[Path]) -> None:
 def plugin_files() -> list[Path]:
     """Return the files that this process may load, as absolute paths."""
     return [Path(text).resolve() for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
+
+
+def with_near_cure(message: str, folders: Iterable[Path]) -> str:
+    """Return a message that ends with ``CURE``, in which a file of these folders that registers the name is named.
+
+    Without one, a message in a process with plug-in files says that these do not register it.
+    """
+    loaded = plugin_files()
+    found = re.search(r"unknown [a-z ]+ '([^']+)'", message)
+    if found is None or CURE not in message:
+        return message
+    name = re.escape(found[1])
+    registers = re.compile(rf"""(\.register(_of_records)?\(|kind: Literal\[)\s*["']{name}["']""")
+    for path in dict.fromkeys(path for folder in folders for path in sorted(folder.glob("*.py"))[:_MOST_FILES]):
+        if path.resolve() in loaded:
+            continue
+        try:
+            with open_regular(path) as file:
+                text = file.read(_MOST_TEXT).decode(errors="replace")
+        except OSError:
+            continue
+        if registers.search(text):
+            return message.replace(CURE, f"; {path} has it: flbench --plugin {path} COMMAND")
+    if loaded:
+        message = message.replace(CURE, f"; it is not registered in {', '.join(path.name for path in loaded)}")
+    return message
 
 
 def load_plugins() -> Iterator[str]:

@@ -122,22 +122,24 @@ class Registry(Generic[C]):
         self._discovery = Discovery(kind, module, group)
 
     def register(self, name: str) -> Callable[[type[C]], type[C]]:
-        """Register a class under ``name``; each name can be registered once.
+        """Return the decorator that registers a class under ``name``; each name can be registered once.
 
-        Returns:
-            The decorator. It raises InvalidComponent for a class that does not derive from the base of its kind, lacks
-            a method of its contract, or has a field or a name that is taken.
+        Raises:
+            InvalidComponent: the name is missing. From the decorator: the class does not derive from the base of its
+                kind, is no dataclass, lacks a method of its contract, or has a field or a name that is taken.
         """
+        if not isinstance(name, str):
+            raise InvalidComponent(f"register takes the name of a {self.kind}, as in register('my-own'); got {name!r}")
 
         def enter(cls: type[C]) -> type[C]:
             self._discovery.before(cls.__module__)
             if self.base not in map(_full_name, cls.__mro__):
                 raise InvalidComponent(f"{self.kind} {name!r} must derive from {self.base}")
+            if "__dataclass_fields__" not in vars(cls):
+                raise InvalidComponent(f"{self.kind} {name!r}: write @dataclass(frozen=True) below its registration")
             known = {field.name for field in dataclasses.fields(cls)}
             if reserved := {"name", "version"} & known:
-                raise InvalidComponent(
-                    f"{self.kind} {name!r} cannot have a field called {reserved.pop()!r}: it names the component"
-                )
+                raise InvalidComponent(f"{self.kind} {name!r} cannot have a field called {reserved.pop()!r}: reserved")
             if missing := sorted(getattr(cls, "__abstractmethods__", ())):
                 raise InvalidComponent(f"{self.kind} {name!r} must define {', '.join(f'{one}()' for one in missing)}")
             static: Any = getattr(cls, "static", frozenset())

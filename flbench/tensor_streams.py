@@ -74,6 +74,8 @@ class Random:
 
     Two draws of one purpose are equal: give each its own, with the parameter's name in it where leaves must differ.
 
+    A draw raises TypeError unless the purpose is a string and ``like`` a tensor of floating-point numbers.
+
     Attributes:
         key: ``client_keys`` or ``server_key``. (N,) for a stack, whose clients are the last axis of what is drawn.
         step: as in ``Context``.
@@ -95,6 +97,7 @@ class Random:
     def _uniform(self, purpose: str, like: Tensor, parts: int) -> Tensor:
         import torch
 
+        _check(purpose, like)
         key = torch.as_tensor(self.key, device=like.device) ^ signed(code(f"{purpose}, step {self.step}"))
         # A leaf that the clients of a stack share has one place on the axis of the clients.
         shape = (*like.shape[:-1], *key.shape) if key.dim() else tuple(like.shape)
@@ -103,3 +106,21 @@ class Random:
         digits = 1 - round(math.log2(torch.finfo(like.dtype).eps))
         bits = shifted(generated(key, parts * each), 64 - digits)
         return (bits.to(like.dtype) * 2.0**-digits).view(parts, *shape)
+
+
+def _check(purpose: Any, like: Any) -> None:
+    """Raise TypeError for a purpose that is no string, or what no random numbers can be like."""
+    import torch
+
+    if not isinstance(purpose, str):
+        raise TypeError(
+            f"the purpose of random numbers is a string such as 'noise', got {_type(purpose)}: "
+            "ctx.random.normal(purpose, like)"
+        )
+    if not (isinstance(like, torch.Tensor) and like.is_floating_point()):
+        raise TypeError(f"random numbers are drawn like a tensor of floating-point numbers, got {_type(like)}")
+
+
+def _type(value: Any) -> str:
+    dtype = getattr(value, "dtype", None)
+    return f"{type(value).__name__}{f' of {dtype}' if dtype else ''}"

@@ -40,6 +40,8 @@ def run(
     if isinstance(outcome, Exception):
         raise outcome
     attempt.end("interrupted" if outcome.status == "stopped" else "ok", round=outcome.round)
+    seconds = [record["seconds"] for record in attempt.records()]
+    assert seconds == sorted(seconds), "a resumed run goes on from the checkpoint's"
     return outcome, [without_time(record) for record in attempt.records()]
 
 

@@ -210,3 +210,13 @@ def test_messages() -> None:
     assert unknown("norm", "x", []) == "unknown norm 'x'; there are none"
     assert unknown("field", "zzz", ["lr"], "a run") == "unknown field 'zzz' of a run; known: lr"
     assert explain({"type": "something_new", "msg": "Input should be odd", "input": 2}) == "expected odd, got 2"
+
+
+def test_a_registration_that_forgets_a_part_says_which(things: Registry[Component]) -> None:
+    class Plain(Component):
+        pass
+
+    with pytest.raises(InvalidComponent, match=r"thing 'own': write @dataclass\(frozen=True\) below its registration"):
+        things.register("own")(Plain)
+    with pytest.raises(InvalidComponent, match=r"register takes the name of a thing, as in register\('my-own'\)"):
+        things.register(Plain)  # type: ignore[arg-type]

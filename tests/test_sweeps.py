@@ -570,3 +570,31 @@ def test_lines_survive_anchors_and_lists() -> None:
     assert source.origin(("c", "d")) == "f.yaml:5"
     assert source.origin(("c", "e", 0)) == "f.yaml:2"
     assert source.origin(("c", "missing")) == "f.yaml:4"
+
+
+@pytest.mark.parametrize(
+    ("field", "registers"),
+    [
+        ("method: nearby", "@METHODS.register('nearby')"),
+        ("cohort: nearby", '@SAMPLERS.register(\n    "nearby"\n)'),
+        ("kind: nearby", 'kind: Literal["nearby"] = "nearby"'),
+    ],
+)
+def test_a_plug_in_file_beside_the_sweep_is_named(
+    field: str, registers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, plugin = tmp_path / "mine.yaml", tmp_path / "mine.py"
+    path.write_text(f"version: 1\nname: mine\nbase: {{{field}}}\n")
+    (tmp_path / "another.py").write_text("# nearby")
+    with pytest.raises(SpecError, match="if a plug-in has it, name its file with --plugin"):
+        load_sweep(path)
+    monkeypatch.setenv("FLBENCH_PLUGINS", str(plugin))
+    plugin.write_text("")
+    with pytest.raises(SpecError, match=r"; it is not registered in mine\.py$"):
+        load_sweep(path)
+    monkeypatch.delenv("FLBENCH_PLUGINS")
+    plugin.write_text(registers)
+    with pytest.raises(SpecError) as raised:
+        load_sweep(path)
+    assert str(raised.value).startswith(f"{path}:3: base.{field.partition(':')[0]}: unknown ")
+    assert str(raised.value).endswith(f"; {plugin} has it: flbench --plugin {plugin} COMMAND")

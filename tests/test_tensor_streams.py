@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -80,3 +81,16 @@ def test_a_stack_has_the_bits_of_its_clients(shape: Sequence[int], dtype: torch.
     for places in (13, 1):  # of a leaf that all clients share, too
         last = draws(keys, torch.empty(*shape, places, dtype=dtype))
         assert torch.equal(last.movedim(-1, 0), alone)
+
+
+@pytest.mark.parametrize("draw", ["normal", "uniform"])
+def test_what_cannot_be_drawn_is_one_clear_error(draw: str) -> None:
+    like = torch.empty(2)
+    for given, problem in (
+        ((3, like), "is a string such as 'noise', got int: ctx.random.normal(purpose, like)"),
+        ((like, "noise"), "is a string such as 'noise', got Tensor of torch.float32"),
+        (("noise", (2, 3)), "like a tensor of floating-point numbers, got tuple"),
+        (("noise", like.long()), "like a tensor of floating-point numbers, got Tensor of torch.int64"),
+    ):
+        with pytest.raises(TypeError, match=re.escape(problem)):
+            getattr(Random(3), draw)(*given)

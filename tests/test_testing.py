@@ -65,6 +65,14 @@ class Overwriting(Method):
 
 
 @dataclass(frozen=True)
+class OverwritingLater(Method):
+    """Not in the first call, after which the engine compares what a hook was given."""
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        return tmap(lambda leaf, d: leaf.add_(d) if ctx.round else leaf + d, x, delta), state
+
+
+@dataclass(frozen=True)
 class Counting(Method):
     """Keeps a state of its own, which no checkpoint holds."""
 
@@ -148,7 +156,8 @@ WRONG: list[tuple[Callable[[], Method], type[Exception], str]] = [
     (Branching, UserError, r"the hook penalty of the method 'Branching' .* it reads the value of a tensor"),
     (Counted, UserError, "the hook direction of the method 'Counted' raised TypeError"),
     (Divided, AssertionError, "the field 'limit' is a Python number alone and a tensor in such a stack"),
-    (Overwriting, AssertionError, "a hook modifies its inputs, with momentum and weight decay: by"),
+    (Overwriting, UserError, r"hook server_step of the method 'Overwriting' changes x\['.*'\] in place; return new"),
+    (OverwritingLater, AssertionError, "a hook modifies its inputs, with momentum and weight decay: by"),
     (Counting, AssertionError, "differ"),
     (Forgetful, UserError, "the hook server_step of the method 'Forgetful' returned dict; expected a pair"),
     (Diverging, AssertionError, "by nan in "),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from flbench.errors import StoreUnusable, UserError
+from flbench.messages import unknown
 
 #: By group and name, in the order of ``flbench --help``: the module below ``flbench.cli``, the command or group of
 #: commands in it, the help.
@@ -113,4 +115,15 @@ class Command(TyperCommand):
         if not isinstance(found, typer.Typer):
             command, found = found, typer.Typer(rich_markup_mode=None, add_completion=False)
             found.command(self.name)(command)
-        return typer.main.get_command(found).make_context(*arguments, **settings)
+        try:
+            return typer.main.get_command(found).make_context(*arguments, **settings)
+        except typer.BadParameter as error:
+            error.message = _with_nearest(error.message)
+            raise
+
+
+def _with_nearest(message: str) -> str:
+    """Return typer's message about a value that is none of the choices, with the most similar choice first."""
+    if not (parts := re.search(r"'(.*)' is not one of ('.*')", message)):
+        return message
+    return unknown("value", parts[1], re.findall("'([^']*)'", parts[2]))

@@ -19,11 +19,12 @@ import typer
 from flbench.choices import DEFAULT_STORE, OwnBackend
 from flbench.config import ALIASES, KINDS, registry_of
 from flbench.errors import UserError
+from flbench.metric_specs import METRICS
 from flbench.registry import LAUNCHERS, REGISTRIES
 from flbench.store import Store, plan_name
 
 #: What ``flbench show`` lists, and the things of which it shows one.
-LISTS = (*(f"{registry.kind}s" for registry in REGISTRIES), "figures", "kinds", "sweeps")
+LISTS = (*(f"{registry.kind}s" for registry in REGISTRIES), "metrics", "figures", "kinds", "sweeps")
 SINGLE = ("partition", "run", "schema")
 
 #: Ids offered at most.
@@ -84,6 +85,8 @@ def shown_names(ctx: typer.Context, incomplete: str) -> list[str]:
         return _fields_after(ctx.params.get("names") or (), incomplete)
     if what == "kind":
         return list(KINDS)
+    if what == "metric":
+        return list(METRICS)
     if what == "figure":
         return figures(incomplete)
     return next((list(registry.classes) for registry in REGISTRIES if registry.kind == what), [])

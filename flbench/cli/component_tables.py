@@ -17,6 +17,7 @@ from flbench.cli.screen import plain_table
 from flbench.config import KINDS, parse_experiment, registry_of
 from flbench.errors import UserError
 from flbench.messages import format_scalar
+from flbench.metric_specs import METRICS
 from flbench.references import spelled_out
 from flbench.registry import Component, default_of, plain, schema_of, stated
 from flbench.sweeps import load_sweep
@@ -82,6 +83,17 @@ def figures() -> list[dict[str, Any]]:
     ]
 
 
+def metrics() -> list[dict[str, Any]]:
+    """Return every metric, as JSON.
+
+    Returns:
+        For each: ``name``, ``title``, ``what`` (its definition), ``recorded`` (when runs record it), ``percent``
+        (whether it is a fraction, shown in percent) and ``lower_is_better``.
+    """
+    shown = ("title", "what", "recorded", "percent", "lower_is_better")
+    return [{"name": name, **{key: getattr(metric, key) for key in shown}} for name, metric in METRICS.items()]
+
+
 def sweeps(folder: Path) -> list[dict[str, Any]]:
     """Return every sweep file below a folder with its number of runs, or what is wrong with it."""
     rows: list[dict[str, Any]] = []
@@ -111,19 +123,30 @@ def _fields(cls: type[Component]) -> list[dict[str, Any]]:
     ]
 
 
-_LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+#: The limits of a number in a JSON Schema: as an inequality, and as an end of an interval.
+_LEAST = {"minimum": (">=", "["), "exclusiveMinimum": (">", "(")}
+_MOST = {"maximum": ("<=", "]"), "exclusiveMaximum": ("<", ")")}
 
 
 def _type(schema: dict[str, Any]) -> str:
-    """Return a JSON Schema in words: ``number > 0``, ``original | text | code``, ``list of integer >= 1``."""
+    """Return a JSON Schema in words: ``number > 0``, ``number in (0, 1]``, ``always 1``, ``original | text | code``."""
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))
     if "anyOf" in schema:
         return " | ".join(map(_type, schema["anyOf"]))
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}"
-    limits = [f"{sign} {schema[key]:g}" for key, sign in _LIMITS.items() if key in schema and schema[key] < 2**63]
-    return " ".join([str(schema.get("const", schema.get("type", "any"))), *limits])
+    kind = str(schema.get("const", schema.get("type", "any")))
+    least, most = (
+        [(*signs, f"{schema[key]:g}") for key, signs in limits.items() if key in schema and schema[key] < 2**63]
+        for limits in (_LEAST, _MOST)
+    )
+    if not (least and most):
+        return " ".join([kind, *(f"{sign} {value}" for sign, _, value in (*least, *most))])
+    (above, left, low), (below, right, high) = least[0], most[0]
+    return (
+        f"always {low}" if low == high and above == ">=" and below == "<=" else f"{kind} in {left}{low}, {high}{right}"
+    )
 
 
 def kind_table(row: dict[str, Any]) -> Table:
@@ -192,6 +215,15 @@ def figure_table(rows: list[dict[str, Any]]) -> Table:
     table = plain_table(["figure", "shows", "requires"])
     for row in rows:
         table.add_row(row["name"], escape(row["shows"]), escape(row["requires"]))
+    return table
+
+
+def metric_table(rows: list[dict[str, Any]]) -> Table:
+    """Return one line for each metric."""
+    table = plain_table(["metric", "what it is", "recorded", "better"], title="metrics")
+    for row in rows:
+        better = "lower" if row["lower_is_better"] else "higher"
+        table.add_row(f"[bold]{row['name']}[/bold]", escape(row["what"].replace("`", "")), row["recorded"], better)
     return table
 
 

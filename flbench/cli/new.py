@@ -6,7 +6,7 @@ import re
 from collections.abc import Container, Mapping
 from pathlib import Path
 from string import Template
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
@@ -24,18 +24,46 @@ from flbench.sweeps.spec import NAME
 SKELETONS = Path(__file__).parent / "skeletons"
 
 Kind = Literal[
-    "sweep", "method", "norm", "head", "model", "dataset", "partition", "probe", "metric", "figure", "study", "launcher"
-]
+    "sweep", "method", "norm", "head", "model", "dataset", "partition", "sampler", "probe", "metric", "figure", "study",
+    "launcher",
+]  # fmt: skip
 
-#: The parts of the test of each kind, and how a command uses what is written.
-_TESTS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "method": (("test", "test_method"), "run method=$name"),
-    "dataset": (("test_dataset",), "run dataset=$name"),
-    "probe": (("test", "test_probe"), "run 'probes=[$name]'"),
-    "metric": (("test", "test_metric"), "run"),
-    "figure": (("test_command", "test_figure"), "plot $name"),
-    "study": (("test_study",), "run kind=$name"),
-    "launcher": (("test_command", "test_launcher"), "sweep FILE --set 'backend={kind: $name, hosts: [HOST]}'"),
+
+class _Use(NamedTuple):
+    """How what is written is used.
+
+    Attributes:
+        tests: the parts of its test. ``setting``: what a run that uses it is given, in that test.
+        command: a command that uses it.
+        note: what becomes of finished runs.
+    """
+
+    tests: tuple[str, ...] = ("test",)
+    setting: str = '"$kind": "$name"'
+    command: str = "run $kind=$name"
+    note: str = ""
+
+
+_USES: Mapping[str, _Use] = {
+    "method": _Use(("test", "test_method")),
+    "dataset": _Use(("test_dataset",)),
+    "sampler": _Use(
+        ("test", "test_sampler"), '"participation": 0.5, "cohort": "$name"', "run participation=0.2 cohort=$name"
+    ),
+    "probe": _Use(
+        ("test", "test_probe"),
+        '"probes": ["$name"]',
+        "run 'probes=[$name]'",
+        "finished runs without it are executed again where a command requests it",
+    ),
+    "metric": _Use(
+        ("test", "test_metric"), '"norm": "none"', "run", "every run records it; finished runs do after --rerun"
+    ),
+    "figure": _Use(("test_command", "test_figure"), command="plot $name", note="it is drawn from finished runs"),
+    "study": _Use(("test_study",), command="run kind=$name"),
+    "launcher": _Use(
+        ("test_command", "test_launcher"), command="sweep FILE --set 'backend={kind: $name, hosts: [HOST]}'"
+    ),
 }
 
 
@@ -78,16 +106,17 @@ def _new_component(kind: str, name: str, folder: Path) -> None:
     file = name.replace("-", "_")
     if (file if kind == "metric" else name) in _known(kind):
         raise UserError(f"flbench new {kind} {name}: there is a {kind} of this name; choose another")
-    setting = {"probe": f'"probes": ["{name}"]', "metric": '"norm": "none"'}.get(kind, f'"{kind}": "{name}"')
-    words = {"kind": kind, "name": name, "file": file, "title": name.title().replace("-", ""), "setting": setting}
+    use, words = _USES.get(kind, _Use()), {"kind": kind, "name": name}
+    words |= {"file": file, "title": name.title().replace("-", ""), "setting": Template(use.setting).substitute(words)}
     component, test = folder / f"{file}.py", folder / f"test_{file}.py"
-    tests, use = _TESTS.get(kind, (("test",), "run $field=$name"))
-    _write({component: (kind,), test: tests}, words)
+    _write({component: (kind,), test: use.tests}, words)
     typer.echo(f"wrote {component} and {test}; next:\n  pytest {test}")
     if kind == "dataset":
         images = data_root() / name
         typer.echo(f"  put images into {images}/train/CLASS/ and {images}/test/CLASS/")
-    typer.echo(f"  flbench --plugin {component} {Template(use).substitute(words, field=kind)}")
+    typer.echo(f"  flbench --plugin {component} {Template(use.command).substitute(words)}")
+    if use.note:
+        typer.echo(use.note)
 
 
 def _known(kind: str) -> Container[str]:
@@ -95,7 +124,9 @@ def _known(kind: str) -> Container[str]:
     others: Mapping[str, Container[str]] = {"metric": METRICS, "study": KINDS, "figure": FIGURES}
     if kind in others:
         return others[kind]
-    registry = LAUNCHERS if kind == "launcher" else registry_of("probes" if kind == "probe" else kind)
+    registry = (
+        LAUNCHERS if kind == "launcher" else registry_of({"probe": "probes", "sampler": "cohort"}.get(kind, kind))
+    )
     return registry.classes if registry is not None else ()
 
 

@@ -56,7 +56,7 @@ def run(
     from flbench.planning import prepare_runs, resolve_data  # imports numpy: a Tab would take half as long again
 
     given = experiment_from(fields or ())
-    require_computable(given, device)
+    require_computable(given, device, executor)
     (experiment,), notes = resolve_data([given], store, data, "data")
     console = Console(stderr=as_json)
     opened = Store(store)

@@ -146,7 +146,8 @@ def record_line(record: Mapping[str, Any], rounds: int, metric: str = "acc") -> 
     """Return one evaluation in one line, the headline number first."""
     parts = [f"round {record['round']}/{rounds}"] if rounds else []
     parts += [f"{metric} {value(metric, record.get(metric))}"]
-    parts += [f"{name} {record[name]:.4g}" for name in ("rank",) if name != metric and record.get(name) is not None]
-    parts += [f"{name} {record[name]:.4f}" for name in ("loss", "train_loss") if record.get(name) is not None]
+    formats = {"rank": ".4g", "loss": ".4f", "train_loss": ".4f"}
+    shown = {name: record[name] for name in formats if name != metric and record.get(name) is not None}
+    parts += [f"{name} {number:{formats[name]}}" for name, number in shown.items()]
     parts += [duration(record["seconds"])] if record.get("seconds") is not None else []
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""``flbench show``: lists of components, figures, kinds and sweep files; one of them, a run, a partition."""
+"""``flbench show``: lists of components, metrics, figures, kinds and sweep files; one of them, a run, a partition."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from flbench.cli.component_tables import (
     figures,
     kind_table,
     kinds,
+    metric_table,
+    metrics,
     sweep_table,
     sweeps,
 )
@@ -64,7 +66,7 @@ def show(
         Path | None, typer.Option(help="Also draw the partition as a figure: a .png, .svg or .pdf file.")
     ] = None,
 ) -> None:
-    """List methods, norms, heads, models, data sets, partitions, cohorts, probes, figures, kinds, or sweep files.
+    """List methods, norms, heads, models, data sets, partitions, cohorts, probes, metrics, figures, kinds, sweep files.
 
     With a NAME, show one of them: its documentation, equation, source, and fields with defaults and limits.
 
@@ -118,6 +120,9 @@ def show(
     elif listed == "figures":
         rows = _chosen(figures(), "kind of figure", name)
         shown = [figure_table(rows)]
+    elif listed == "metrics":
+        rows = _chosen(metrics(), "metric", name)
+        shown = [metric_table(rows), "A sweep file ranks by one of them: report: {metric: NAME}"]
     elif listed == "sweeps":
         rows = _chosen(sweeps(folder), "sweep", name)
         shown = [sweep_table(rows)]

@@ -11,7 +11,7 @@ left out where it is the official content of that name, so ``cifar10`` alone mea
 from flbench.config.base import REQUEST_FIELDS, Experiment, canonical_json, digest
 from flbench.config.cohorts import cohort_size
 from flbench.config.components import FieldProblem, content_of, registry_of
-from flbench.config.devices import require_device
+from flbench.config.devices import require_device, require_executor
 from flbench.config.evaluations import MAX_ROUNDS, EvaluatedRounds, evaluated_at_start, request_problem
 from flbench.config.kinds import (
     KINDS,
@@ -78,5 +78,6 @@ __all__ = [
     "registry_of",
     "request_problem",
     "require_device",
+    "require_executor",
     "short_name",
 ]

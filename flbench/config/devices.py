@@ -1,12 +1,15 @@
-"""Which experiments a device can compute."""
+"""Which experiments a device, or an executor, can compute."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any, cast
 
+from flbench.choices import Executor
 from flbench.config.base import Experiment
 from flbench.config.training import Training
 from flbench.errors import UserError
+from flbench.messages import hook_at
 
 
 def require_device(experiments: Iterable[Experiment], device: Callable[[], str]) -> None:
@@ -28,6 +31,20 @@ def require_device(experiments: Iterable[Experiment], device: Callable[[], str])
             "precision: tf32 exists on GPUs only: on a CPU it would be fp32 under another run id. Use precision: fp32, "
             "or a GPU (`flbench run --device cuda`; in a sweep `--set resources.gpus=1`)"
         )
+
+
+def require_executor(experiment: Experiment, wanted: Executor) -> None:
+    """Raise UserError where an executor cannot train an experiment, because of its method or its norm."""
+    if wanted == "auto" or not isinstance(experiment, Training):
+        return
+    method, norm = getattr(experiment, "method", None), cast(Any, experiment.norm)
+    if wanted == "stacked" and method is not None and method.trains:
+        raise UserError(
+            f"{hook_at(type(method), 'train', 'method')} trains each client by itself, which --executor stacked cannot "
+            "do; use auto or loop"
+        )
+    if wanted == "loop" and norm.lock_step:
+        raise UserError(f"--executor loop: the clients of {norm.label()} take each step together; use auto or stacked")
 
 
 def _mps_problem(experiment: Experiment) -> str:

@@ -35,6 +35,7 @@ from flbench.engine.server_round import TWIN, RoundOutcome, RunGroup, RunState, 
 from flbench.engine.trainer import RoundReport, Trainer
 from flbench.engine.tree_sums import tree_bytes
 from flbench.errors import UserError
+from flbench.messages import hook_at
 from flbench.methods.base import Method, Outputs, Tree, overrides
 from flbench.models.frozen import frozen_names
 from flbench.models.layers import at_least_float
@@ -271,8 +272,8 @@ def _twin_of(method: Method) -> Method | None:
     # It has no state, no message and no broadcast of its own.
     if wrong := [hook for hook in CHECKED - OF_STEPS if overrides(type(twin), hook)]:
         raise UserError(
-            f"the hook twin of {method.label()} returned {twin.label()}, whose hook {min(wrong)} a second set of "
-            "weights cannot have: it trains with hooks of local steps alone, such as penalty"
+            f"{hook_at(type(method), 'twin', 'method')} returned {twin.label()}, whose hook {min(wrong)} a second set "
+            "of weights cannot have: it trains with hooks of local steps alone, such as penalty"
         )
     return checked(twin)
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from flbench.engine.clients import ClientInit, ClientTask
 from flbench.engine.phases import Factor, Phase
 from flbench.errors import UserError
+from flbench.messages import by_similarity, hook_at
 from flbench.methods.base import Batch, Batches, Context, Forward, Method, Outputs, Tree, overrides
 from flbench.models.layers import at_least_float
 from flbench.tensor_streams import Random
@@ -191,8 +192,8 @@ class LiftedHooks:
         for teacher, tree in given.items():
             if unknown := sorted(tree.keys() - known):
                 raise UserError(
-                    f"the hook teachers of the method {self._method.name!r} returned {unknown[0]!r} in {teacher!r}; "
-                    "expected names of parameters and buffers of the network"
+                    f"{hook_at(type(self._method), 'teachers', 'method')} returned {unknown[0]!r} in {teacher!r}; "
+                    f"expected some of the names {', '.join(map(repr, by_similarity(unknown[0], known)[:6]))}"
                 )
 
         def part(tree: Tree, own: Tree) -> Tree:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from flbench.choices import Executor, UsedExecutor
-from flbench.config import Centralized, Federated, Training
+from flbench.config import Centralized, Federated, Training, require_executor
 from flbench.data.arrays import Data
 from flbench.data.cohorts.base import Sampler
 from flbench.data.preflight import require_batches, require_fit
@@ -35,7 +35,6 @@ from flbench.engine.run import TrainingSetup
 from flbench.engine.stack_bits import any_place
 from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
-from flbench.errors import UserError
 from flbench.methods.base import Method
 from flbench.models.base import Model
 from flbench.models.flops import sample_flops
@@ -185,13 +184,10 @@ def executor_for(
             round, because of the method.
     """
     norm, method = cast(Norm, experiment.norm), _method(experiment)
+    require_executor(experiment, wanted)
     if method.trains:
-        if wanted == "stacked":
-            raise UserError(f"executor: {method.label()} trains each client by itself; use auto or loop")
         return "loop"
     if norm.lock_step:
-        if wanted == "loop":
-            raise UserError(f"executor: the clients of {norm.label()} take each step together; use auto or stacked")
         return "stacked"
     if wanted == "auto" and device != "cpu":
         wanted = "stacked"

@@ -20,6 +20,7 @@ from pathlib import Path
 from flbench.config import KINDS, Assembler, Experiment, canonical_json, label
 from flbench.halving import Halving
 from flbench.messages import unknown
+from flbench.plugin_files import CURE
 from flbench.sweeps.expand import Arithmetic, expand
 from flbench.sweeps.layout import Layout, condition
 from flbench.sweeps.options import apply_sets, read_fields, read_only, split_address
@@ -185,7 +186,7 @@ def experiment_from(fields: Iterable[str]) -> Experiment:
     source, layer = read_fields(fields)
     kind = layer["kind"].raw if "kind" in layer else "federated"
     if not isinstance(kind, str) or kind not in KINDS:
-        raise source.error(("kind",), unknown("kind", str(kind), KINDS))
+        raise source.error(("kind",), unknown("kind", str(kind), KINDS) + CURE)
     assembler = Assembler(kind, source.error)
     cell = assembler.read(layer)
     seed = cell.pop("seed", assembler.defaults["seed"]).value

@@ -25,6 +25,7 @@ from flbench.config import (
     short_name,
 )
 from flbench.messages import unknown
+from flbench.plugin_files import CURE
 from flbench.sweeps.effects import Effects, Entry
 from flbench.sweeps.match import Rule, values_here
 from flbench.sweeps.source import Source, split_component
@@ -339,7 +340,7 @@ class _Rules:
         if assembler is None:
             name = kind.raw if kind else "federated"
             if not isinstance(name, str) or name not in KINDS:
-                raise self.source.error(kind.where if kind else (), unknown("kind", str(name), KINDS))
+                raise self.source.error(kind.where if kind else (), unknown("kind", str(name), KINDS) + CURE)
             same = (other for other in self._assemblers.values() if other.kind == name)
             assembler = self._assemblers[kind] = next(same, None) or Assembler(name, self.source.error)
         return assembler.read(layer), assembler

@@ -20,6 +20,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from flbench.config import GivenValue, Layer, Where, normal_path, registry_of
 from flbench.errors import InvalidComponent, UserError
 from flbench.messages import by_similarity
+from flbench.plugin_files import with_near_cure
 from flbench.registry import Registry
 from flbench.regular import NotRegular, open_regular
 
@@ -122,7 +123,11 @@ class Source:
             del self._lines[old]
 
     def error(self, where: Where, message: str) -> SpecError:
-        """Return the error about a value: file and line (or the option), path, and message."""
+        """Return the error about a value: file and line (or the option), path, and message.
+
+        A component that is unknown because its plug-in file, beside the sweep file or here, was not named has the file.
+        """
+        message = with_near_cure(message, (Path(self.name).parent, Path()))
         return SpecError(": ".join(filter(None, [self.origin(where), dotted(where), message])))
 
     def origin(self, where: Where) -> str:

@@ -65,7 +65,11 @@ def store(here: Path) -> Store:
 
 def test_commands_and_choices() -> None:
     assert bash("sw") == ["sweep"]
-    assert (bash("show", "n"), bash("show", "f")) == (["norms"], ["figures"])
+    assert (bash("show", "n"), bash("show", "f"), bash("show", "met")) == (
+        ["norms"],
+        ["figures"],
+        ["methods", "metrics"],
+    )
     assert bash("sweep", "--dr") == ["--dry-run"]
 
 

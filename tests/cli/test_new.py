@@ -40,11 +40,15 @@ def test_the_written_test_passes_and_the_component_runs(kind: str, tmp_path: Pat
     said = run(tmp_path, *flbench, "new", kind, "my-own")
     images = tmp_path / "data" / "my-own"
     put = [f"  put images into {images}/train/CLASS/ and {images}/test/CLASS/"] if kind == "dataset" else []
-    first, *between, last = said.splitlines()[1:]
+    lines = said.splitlines()[1:]
+    note = lines.pop() if not lines[-1].startswith(" ") else ""
+    assert ("--rerun" in note, "again" in note) == (kind == "metric", kind == "probe"), "what finished runs need"
+    first, *between, last = lines
     assert (first, between) == ("  pytest test_my_own.py", put) and last.startswith("  flbench --plugin my_own.py ")
     assert "passed" in run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_own.py")
     if kind not in ("metric", "figure", "study", "launcher"):
-        shown = run(tmp_path, *flbench, "--plugin", "my_own.py", "show", kind, "my-own")
+        listed = "cohort" if kind == "sampler" else kind
+        shown = run(tmp_path, *flbench, "--plugin", "my_own.py", "show", listed, "my-own")
         assert "flbench_plugin_my_own" in shown
     if " run " in last and kind != "dataset":
         run(tmp_path, *flbench, *shlex.split(last)[1:], "rounds=1")
@@ -81,3 +85,19 @@ def test_the_written_sweep_is_valid_also_with_its_examples(tmp_path: Path, monke
 def test_bad_names(name: str, says: str) -> None:
     error = CliRunner().invoke(app, ["new", "method", name]).exception
     assert isinstance(error, UserError) and says in str(error)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["new", "metrics", "mine"], "unknown value 'metrics'; did you mean 'metric'? known: metric, "),
+        (
+            ["run", "--executor", "stakced"],
+            "did you mean 'stacked'? known: stacked, auto, loop",
+        ),
+        (["run", "--threads", "some"], "a valid integer"),
+    ],
+)
+def test_a_value_that_is_no_choice_has_the_nearest_one(command: list[str], says: str) -> None:
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2 and says in result.stderr and "Value error" not in result.stderr

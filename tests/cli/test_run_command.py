@@ -10,7 +10,8 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from flbench.cli import app
-from flbench.cli.run_curve import RunCurve, picture
+from flbench.cli.run_curve import RunCurve, picture, record_line
+from flbench.errors import UserError
 from flbench.planning import prepare_runs
 from flbench.progress import Watch
 from flbench.store import Entry, Lease, Store
@@ -71,6 +72,13 @@ def test_failure_has_exit_code_1_and_is_tried_again_next_time() -> None:
     assert "RuntimeError: the toy is broken (log: " in result.stderr
 
 
+def test_an_executor_that_cannot_train_the_run_is_refused_before_it(tmp_path: Path) -> None:
+    error = run("norm=fedtan", "--executor", "loop").exception
+    assert isinstance(error, UserError) and error.exit_code == 2
+    assert str(error) == "--executor loop: the clients of fedtan take each step together; use auto or stacked"
+    assert not (tmp_path / "store").exists()
+
+
 def shown(records: list[dict[str, object]], width: int, speed: str = "") -> list[str]:
     file = StringIO()
     Console(width=width, no_color=True, file=file).print(picture(records, 100, width, speed))  # type: ignore[arg-type]
@@ -111,3 +119,10 @@ def test_rounds_between_evaluations_are_shown(tmp_path: Path) -> None:
     assert lines[1].startswith("round 7/100 (next evaluation at 10), ETA ")
     (attempt.path / "round.txt").write_text("9" * 50)
     assert attempt.shown_round() == 0, "damaged"
+
+
+def test_the_summary_of_an_evaluation_has_each_number_once() -> None:
+    record = {"round": 4, "acc": 0.5, "loss": 0.25, "train_loss": 0.5, "rank": 3.0, "seconds": 1.0}
+    assert record_line(record, 8) == "round 4/8, acc 50.0 %, rank 3, loss 0.2500, train_loss 0.5000, 1.0 s"
+    assert record_line(record, 8, "loss") == "round 4/8, loss 0.25, rank 3, train_loss 0.5000, 1.0 s"
+    assert record_line(record, 0, "rank") == "rank 3, loss 0.2500, train_loss 0.5000, 1.0 s"

@@ -3,15 +3,18 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+from pydantic import Field, TypeAdapter
 from typer.testing import CliRunner
 
 from flbench.cli import app
-from flbench.cli.component_tables import components
+from flbench.cli.component_tables import _type, components
 from flbench.config import KINDS as EXPERIMENTS
 from flbench.errors import UserError
 from flbench.methods import Method
+from flbench.metric_specs import METRICS
 from flbench.registry import DATASETS, HEADS, METHODS, MODELS, NORMS, PARTITIONS, PROBES, Registry
 
 KINDS = {"methods": METHODS, "norms": NORMS, "heads": HEADS, "models": MODELS, "datasets": DATASETS}
@@ -104,6 +107,31 @@ def test_fields_show_types_limits_and_defaults() -> None:
     assert flbench("kind", "rank").count("kind: ") == 1
 
 
+def test_metrics_with_their_definition_and_when_runs_record_them() -> None:
+    rows = json.loads(flbench("metrics", "--json"))
+    assert [row["name"] for row in rows] == list(METRICS)
+    assert all(row["title"] and row["what"] and row["recorded"] for row in rows)
+    table = flbench("metrics")
+    assert re.search(r"^val_acc +accuracy on the held-out slice .* with held-out data +higher", table, re.MULTILINE)
+    assert json.loads(flbench("metric", "loss", "--json")) == next(row for row in rows if row["name"] == "loss")
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"ge": 0}, "number >= 0"),
+        ({"lt": 1}, "number < 1"),
+        ({"ge": 0, "lt": 1}, "number in [0, 1)"),
+        ({"gt": 0, "le": 0.5}, "number in (0, 0.5]"),
+        ({"ge": 1, "le": 1}, "always 1"),
+        ({}, "number"),
+    ],
+)
+def test_limits_are_written_as_people_do(limits: dict[str, float], words: str) -> None:
+    schema = TypeAdapter(Annotated[float, Field(**limits)]).json_schema()
+    assert _type(schema) == words
+
+
 def test_sweeps_with_their_number_of_runs(tmp_path: Path) -> None:
     (tmp_path / "paper").mkdir()
     (tmp_path / "paper" / "good.yaml").write_text("version: 1\nname: good\naxes: {lr: [0.1, 0.2]}\nseeds: [0, 1]\n")
@@ -122,6 +150,7 @@ def test_sweeps_with_their_number_of_runs(tmp_path: Path) -> None:
     [
         (("methds",), "unknown list 'methds'; did you mean 'methods'?"),
         (("method", "fedprx"), "unknown method 'fedprx'; did you mean 'fedprox'?"),
+        (("metric", "los"), "unknown metric 'los'; did you mean 'loss'?"),
         (("kind", "ranks"), "unknown kind 'ranks'; did you mean 'rank'?"),
     ],
 )

@@ -141,7 +141,7 @@ def test_what_a_plug_in_returns_is_checked(what: Any) -> None:
     Mistaken.name = OfOneSize.name = "mistaken"
     kinds: list[tuple[Callable[..., Sampler], Any, str]] = [
         (Mistaken, what, "at least one of the clients 0 to 3"),
-        (OfOneSize, [0], "must return 2 of"),
+        (OfOneSize, [0], r"test_cohorts\.py:\d+: the hook cohort of the sampler 'mistaken' must return 2 of"),
     ]
     for kind, value, message in kinds:
         with pytest.raises(UserError, match=message):

@@ -331,6 +331,33 @@ def test_memory_that_runs_out_in_a_hook_is_no_mistake_of_the_method(caplog: pyte
     assert [record.args for record in caplog.records] == [(3, 1)]
 
 
+def add_to(tree: Tree) -> None:
+    tree["trunk.dense1.weight"].add_(1)
+
+
+#: A hook that changes what it is given, and what of it.
+IN_PLACE: list[tuple[str, Callable[..., Any], str]] = [
+    ("direction", lambda self, w, g, ctx: tmap(lambda leaf: leaf.mul_(2), g), "g['trunk.dense1.weight']"),
+    ("direction", lambda self, w, g, ctx: add_to(ctx.x) or g, "ctx.x['trunk.dense1.weight']"),
+    ("finish", lambda self, w, ctx: add_to(ctx.client) or (w, {}), "ctx.client['trunk.dense1.weight']"),
+    ("penalty", lambda self, w, batch, ctx: 0 * batch.labels_B.add_(0).sum(), "batch.labels_B"),
+    ("init_client", lambda self, x, buffers: add_to(x) or x, "x['trunk.dense1.weight']"),
+    ("server_step", lambda self, x, delta, *_: add_to(delta) or (x, _[1]), "delta['trunk.dense1.weight']"),
+]
+
+
+@pytest.mark.parametrize("way", ["loop", "stacked"])
+@pytest.mark.parametrize(("hook", "body", "what"), IN_PLACE)
+def test_a_change_in_place_is_named(hook: str, body: Callable[..., Any], what: str, way: str) -> None:
+    expected = (
+        f"{__file__}:{body.__code__.co_firstlineno}: the hook {hook} of the method 'faulty' changes {what} in place"
+    )
+    for base in (Every, Elementwise):
+        with pytest.raises(UserError) as raised:
+            train(with_hook(hook, body, base), WAYS[way])
+        assert str(raised.value) == f"{expected}; return new tensors"
+
+
 def test_a_number_as_penalty_needs_no_tensor() -> None:
     trainers = [train(with_hook("penalty", lambda *_: 0.25, Method), WAYS[way]) for way in ("loop", "stacked")]
     plain = train(Method(), WAYS["loop"])

@@ -147,8 +147,11 @@ def test_an_unknown_name_in_a_teacher_is_one_message(executor: str) -> None:
         def teachers(self, ctx: Context) -> dict[str, Tree]:
             return {"server": {"haed.weight": ctx.x["head.weight"]}}
 
-    with pytest.raises(UserError, match=r"hook teachers .* returned 'haed\.weight' in 'server'; expected names of par"):
+    with pytest.raises(UserError) as raised:
         toy_trainer(Misspelt(), executor=executor).step()
+    place = f"{__file__}:{Misspelt.teachers.__code__.co_firstlineno}: the hook teachers of the method 'Misspelt' "
+    expected = "returned 'haed.weight' in 'server'; expected some of the names 'head.weight', 'trunk"
+    assert str(raised.value).startswith(place + expected)
 
 
 @pytest.mark.parametrize("norm", ["none", "bn"])

@@ -124,7 +124,8 @@ def test_it_is_trained_by_the_loop_on_every_device(monkeypatch: pytest.MonkeyPat
     experiment = parse_experiment({"method": "by-hand"})
     data = load(experiment.dataset)
     assert {executor_for(experiment, data, device=device, wanted="auto") for device in ("cpu", "cuda")} == {"loop"}
-    with pytest.raises(UserError, match="executor: by-hand trains each client by itself; use auto or loop"):
+    refused = r"hook train of the method 'by-hand' trains each client by itself, which --executor stacked cannot do"
+    with pytest.raises(UserError, match=refused):
         executor_for(experiment, data, device="cpu", wanted="stacked")
     with pytest.raises(UserError, match="trains each client by itself"):
         toy_trainer(ByHand(), executor="stacked")

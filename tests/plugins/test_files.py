@@ -115,6 +115,21 @@ def test_a_metric_has_a_name_of_its_own_and_returns_a_number(monkeypatch: pytest
 
 
 @pytest.mark.slow
+def test_a_mistake_in_a_metric_names_its_file_and_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(METRICS, "_entries", dict(METRICS))
+    with pytest.raises(InvalidComponent, match="metric 'odd': unknown of 'images'; did you mean 'test images'"):
+        METRICS.register("odd", "odd", "odd", of="images")(lambda logits, labels: 0.0)
+    for name, function, problem in (
+        ("missing", lambda logits: 0.0, "raised TypeError: .* 1 positional argument but 2"),
+        ("in_place", lambda logits, labels: float(logits.mul_(2).sum()), "changes what it is given in place"),
+        ("nothing", lambda logits, labels: {}["class"], "raised KeyError: 'class'"),
+    ):
+        METRICS.register(name, name, name)(function)
+        with pytest.raises(UserError, match=rf"test_files.py:\d+: the metric '{name}' {problem}"):
+            metrics.whole_set(torch.eye(2), torch.tensor([0, 1]))
+        del METRICS._entries[name]
+
+
 def test_metrics_of_a_file_are_recorded_resumed_and_ranked(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(METRIC_FILE)
     (tmp_path / "s.yaml").write_text(

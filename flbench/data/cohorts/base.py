@@ -18,6 +18,7 @@ import numpy as np
 from flbench.config import cohort_size
 from flbench.data.arrays import Ints
 from flbench.errors import UserError
+from flbench.messages import hook_at
 from flbench.registry import Component
 from flbench.streams import stream
 
@@ -81,7 +82,8 @@ def cohort_of(sampler: Sampler, population: Population, round: int) -> Ints:
     if not ascending or not (sampler.varies or len(found) == population.size):
         wanted = "at least one" if sampler.varies else f"{population.size}"
         raise UserError(
-            f"cohort {sampler.label()}: cohort() must return {wanted} of the clients 0 to {population.clients - 1} as "
-            f"whole numbers in ascending order; in round {round} it returned {found.tolist()}"
+            f"{hook_at(type(sampler), 'cohort', 'sampler')} must return {wanted} of the clients 0 to "
+            f"{population.clients - 1} as whole numbers in ascending order; "
+            f"in round {round} it returned {found.tolist()}"
         )
     return found.astype(np.int64, copy=False)
