@@ -52,8 +52,9 @@ class Block(nn.Module):
             self._expand_conv, self._bn0 = SameConv(inputs, inner, 1), _batch_norm(inner)
         self._depthwise_conv, self._bn1 = SameConv(inner, inner, kernel, stride, groups=inner), _batch_norm(inner)
         self._project_conv, self._bn2 = SameConv(inner, outputs, 1), _batch_norm(outputs)
-        self._swish, self._drop = nn.ReLU6(), SampleDropout(drop) if drop else nn.Identity()
         self.expands, self.has_shortcut = expansion > 1, stride == 1 and inputs == outputs
+        self._swish = nn.ReLU6()
+        self._drop = SampleDropout(drop) if drop and self.has_shortcut else nn.Identity()
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         x = self._swish(self._bn0(self._expand_conv(x_BCHW))) if self.expands else x_BCHW
