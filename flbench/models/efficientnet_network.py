@@ -76,7 +76,7 @@ class EfficientNetLite0(nn.Module):
         super().__init__()
         self._conv_stem, self._bn0 = SameConv(3, _STEM, 3, stride=2), _batch_norm(_STEM)
         self._blocks = nn.ModuleList()
-        channels, blocks = _STEM, sum(group[0] for group in _GROUPS)
+        channels, blocks = _STEM, sum(group[0] for group in _GROUPS)  # exact: whole numbers
         for repeats, kernel, stride, expansion, outputs in _GROUPS:
             for number in range(repeats):
                 drop = drop_connect * len(self._blocks) / blocks
