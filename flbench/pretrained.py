@@ -1,4 +1,4 @@
-"""Find the weights that runs start from, when they are planned: torchvision's, those of a run, those of a sweep's runs.
+"""Find the weights that runs start from, when they are planned: published ones, those of a run or of a sweep's runs.
 
 Weights of runs are copied into the store (``weights/SHA256.safetensors``), so that a run that starts from them needs
 neither the checkpoint nor the data of the other.
@@ -15,7 +15,15 @@ from typing import Any, cast
 from flbench.config import Experiment, label
 from flbench.errors import DataMissing, UserError
 from flbench.messages import counted
-from flbench.models.starts import PlannedWeights, RunWeights, StoredWeights, SweepWeights, TorchvisionWeights, sha256
+from flbench.models.starts import (
+    PackageWeights,
+    PlannedWeights,
+    RunWeights,
+    StoredWeights,
+    SweepWeights,
+    TorchvisionWeights,
+    sha256,
+)
 from flbench.run_sources import StoreSource, named_by, start_is_open
 from flbench.store import Store, files
 from flbench.sweeps import find_file, load_sweep
@@ -94,6 +102,9 @@ class _Finder:
             match init:
                 case TorchvisionWeights():
                     path = experiment.model.weights_at(init.weights)
+                    found = replace(init, content=sha256(path, "the weights"), file=str(path))
+                case PackageWeights():
+                    path = experiment.model.package_weights()
                     found = replace(init, content=sha256(path, "the weights"), file=str(path))
                 case RunWeights():
                     found = self._trained_in(self._run_id(init.run), init)

@@ -168,7 +168,7 @@ class _Training(Experiment):
     init: InitField = Field(
         default="random",
         validate_default=True,
-        description="where training starts: random, file:PATH, torchvision, run:ID or {sweep: NAME, match: FIELDS}",
+        description="where training starts: random, file:PATH, package, torchvision, run:ID, {sweep: NAME, match: ...}",
     )
     bias: bool = Field(default=False, description="bias terms in dense and convolution layers")
     train: TrainedParts = Field(

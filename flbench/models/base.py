@@ -54,6 +54,16 @@ class Model(Component):
         """
         raise UserError(f"torchvision has no weights for model {self.label()}; use model: torchvision:ARCH")
 
+    def package_weights(self) -> Path:
+        """Return the file of the weights that a package ships for this network.
+
+        Raises:
+            UserError: no package does, or it is not installed.
+        """
+        raise UserError(
+            f"no package ships weights for model {self.label()}; use model: efficientnet-lite0, or init: file:PATH"
+        )
+
     def head_has_bias(self, bias: bool) -> bool:
         """Whether the head has a bias, given the experiment's ``bias``; by default the same."""
         return bias

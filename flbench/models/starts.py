@@ -1,4 +1,4 @@
-"""Where training starts (the field ``init``): random weights, a file, torchvision's weights, or a stored network.
+"""Where training starts (the field ``init``): random weights, a file, published weights, or a stored network.
 
 A start names the SHA-256 of its file, by which it enters the run id; the file may move. That of ``file`` is read when
 the experiment is parsed, that of the others when runs are planned (``flbench.pretrained``), because it depends on the
@@ -142,6 +142,14 @@ class TorchvisionWeights(PlannedWeights):
     shorthand_is_text: ClassVar[bool] = True
 
     weights: str | None = None
+
+
+@INITS.register("package")
+@dataclass(frozen=True)
+class PackageWeights(PlannedWeights):
+    """The weights that an installed package ships for the model: ImageNet's for ``model: efficientnet-lite0``."""
+
+    source: ClassVar[str] = ""
 
 
 @INITS.register("run")

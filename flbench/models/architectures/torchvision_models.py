@@ -82,13 +82,9 @@ class Torchvision(Model):
 
     def sites(self, image: Shape) -> Iterator[Site]:
         """The places of torchvision's normalizations, if the axis has them, and the feature; builds the network."""
-        from flbench.models.torchvision_network import places
+        from flbench.models.torchvision_network import sites
 
-        body, width = places(self.arch, image, self.small, self.size)
-        for number, shape in enumerate(body if self.norms == "axis" else (), start=1):
-            yield Site("before", shape, last=number == len(body))
-            yield Site("after", shape, last=number == len(body))
-        yield Site("feature", (width,))
+        yield from sites(self.arch, image, self.small, self.size, self.norms == "axis")
 
     def own_name(self, name: str) -> str:
         """``body.`` before torchvision's name, but for the last dense layer."""
@@ -116,6 +112,8 @@ class Torchvision(Model):
         return path
 
     def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
-        from flbench.models.torchvision_network import TorchvisionNetwork
+        from flbench.models.body_network import BodyNetwork
+        from flbench.models.torchvision_network import network
 
-        return TorchvisionNetwork(self.arch, image, classes, norm, self.norms == "axis", self.small, self.size)
+        made, replaces = network(self.arch, self.small), self.norms == "axis"
+        return BodyNetwork(f"torchvision:{self.arch}", made, image, classes, norm, replaces, self.size)
