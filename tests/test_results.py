@@ -25,6 +25,7 @@ PAGES = tuple(
         "phase-diagram",
         "head-scale",
         "scale-or-geometry",
+        "fedvls-mnist",
         "fedyogi-steps",
         "cifar10-ten-steps",
         "cifar10-tuned",

@@ -7,7 +7,7 @@ every client of a stack.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from difflib import get_close_matches
@@ -17,8 +17,8 @@ from threading import RLock
 from typing import Any
 
 from torch import Tensor
-from torch._C import _functorch as functorch
 
+from flbench.engine.changed_inputs import tensors_of, versions
 from flbench.engine.randomness import generator_states, moved
 from flbench.errors import PROCESS_ENDS, UserError, out_of_memory
 from flbench.messages import hook_at, reason
@@ -111,10 +111,10 @@ def _checked(
             if hook in seen:
                 return original.__get__(self)(*given)
             with first_calls:
-                before, seen_by_hook = generator_states(), _tensors(hook, given)
-                versions = _versions(seen_by_hook)
+                before, seen_by_hook = generator_states(), tensors_of(hook, given)
+                given_versions = versions(seen_by_hook)
                 value = original.__get__(self)(*given)
-                generator, after = moved(before), _versions(seen_by_hook)
+                generator, after = moved(before), versions(seen_by_hook)
         except UserError:
             raise
         except (Exception, *PROCESS_ENDS) as error:
@@ -123,7 +123,7 @@ def _checked(
             raise UserError(f"{hook_at(cls, hook, 'method', error)} raised {_reason(error)}") from error
         if generator is not None:
             raise UserError(f"{hook_at(cls, hook, 'method')} draws random numbers from {generator}: {ADVICE}")
-        if changed := [name for name, version in versions.items() if after[name] != version]:
+        if changed := [name for name, version in given_versions.items() if after[name] != version]:
             raise UserError(f"{hook_at(cls, hook, 'method')} changes {changed[0]} in place; return new tensors")
         if problem := check(value, *given):
             raise UserError(f"{hook_at(cls, hook, 'method')} returned {problem}")
@@ -131,39 +131,6 @@ def _checked(
         return value
 
     return call
-
-
-#: What hooks see in a context, a batch or outputs, and must not change.
-_SEEN = ("x", "server", "client", "counts_Y", "labels_B", "features_BD", "logits_BY", "messages_n", "losses_n")
-
-
-def _tensors(hook: str, given: Sequence[Any]) -> dict[str, Tensor]:
-    """The tensors that a hook is given, by how it writes them: ``w['head.weight']``, ``ctx.counts_Y``."""
-    parts: dict[str, Any] = {}
-    for name, value in zip(list(inspect.signature(getattr(Method, hook)).parameters)[1:], given, strict=False):
-        inner = {f"{name}.{each}": getattr(value, each) for each in _SEEN if hasattr(value, each)}
-        parts |= {name: value} if isinstance(value, dict | Tensor) else inner
-    trees = {name: {"": part} if isinstance(part, Tensor) else part for name, part in parts.items()}
-    return {
-        f"{name}[{key!r}]" if key else name: leaf
-        for name, tree in trees.items()
-        if isinstance(tree, dict)
-        for key, leaf in tree.items()
-        if isinstance(leaf, Tensor)
-    }
-
-
-def _versions(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """How often each tensor was changed in place; tensors of inference mode do not count it."""
-    inner = {name: _unmapped(leaf) for name, leaf in tensors.items()}
-    return {name: leaf._version for name, leaf in inner.items() if not leaf.is_inference()}
-
-
-def _unmapped(leaf: Tensor) -> Tensor:
-    """The tensor of all clients, of which a hook that is mapped over them sees one client's part."""
-    while functorch.is_functorch_wrapped_tensor(leaf):
-        leaf = functorch.get_unwrapped(leaf)
-    return leaf
 
 
 def _reason(error: BaseException) -> str:

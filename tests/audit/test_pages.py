@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.audit import (
+    fedvls,
     leaderboard,
     pages,
     published,
@@ -155,3 +156,18 @@ def test_a_number_outside_of_the_recomputed_sentences_is_found() -> None:
     assert pages.unaudited(page, ["24 runs", "3 diverged", "Page 1", "5 runs"]) == []
     assert pages.unaudited(page, ["24 runs", "3 diverged", "Page 1"]) == [": 5 runs, `E1`"]
     assert pages.tables(page) == [[["a 7"]]]
+
+
+def test_the_verdicts_on_fedvls() -> None:
+    (head, *body), *_ = pages.tables(pages.section(pages.details("fedvls-mnist"), "FedVLS's published numbers"))
+    named = (dict(zip(head, row, strict=True)) for row in body)
+    rows = {(row["published as"], row["partition"], row["ours on"]): row for row in named}
+    recomputed = list(fedvls.judged())
+    assert len(recomputed) == sum(row["mean"] != "–" for row in rows.values()) == 44
+    for one in recomputed:
+        row = rows[one.label, one.partition, one.on]
+        assert pages.numbers(row["mean"].split("<br>")[0]) == pages.rounded(one.mean), one
+        assert float(row["difference"]) == pytest.approx(one.difference, abs=0.005 + 1e-9), one
+        assert row["verdict"].startswith(one.verdict), one
+        if one.half_width is not None:
+            assert f"± {one.half_width:.2f}" in row["verdict"], one

@@ -75,7 +75,7 @@ _LOCAL = mutations_of(
     ("ascent", "alpha=-rates", "alpha=rates"),
     ("ascent with each client's rate", "value=-1", "value=1"),
     ("the first client's rate", "lr.to(leaf.dtype).view(-1,", "lr[:1].to(leaf.dtype).view(-1,"),
-    ("clients go on after their steps", "_where(takes[-1], change), ", "change, "),
+    ("clients go on after their steps", "_where(training, change), ", "change, "),
     ("clients that are done lose their statistics", "old[name] if old else 0", "0"),
 )
 
