@@ -121,7 +121,7 @@ class ByHand:
         labels_N1B = target[0].unsqueeze(1)
         of_logits = log_softmax_gradient(log_p_NYB, labels_N1B, target[1]).mT
         if derived:
-            (of_logits,) = torch.autograd.grad(entering, z, of_logits)
+            (of_logits,) = torch.autograd.grad(entering, [z], of_logits)
         note = log_p_NYB.gather(1, labels_N1B), target[1]
         if not self._lifted.by_hand:
             return note, self._stack.backward(params, of_logits)
