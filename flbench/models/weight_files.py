@@ -54,10 +54,18 @@ def start_from(network: nn.Module, start: Start, model: Model) -> None:
     stat = path.stat()
     tree = _read(str(path), stat.st_size, stat.st_mtime_ns)
     named = {model.own_name(name): leaf for name, leaf in _merged(tree).items()}
-    _take_over(network, named, f"init {start.label()} in model {model.label()}")
+    _take_over(network, named, f"init {start.label()} in model {model.label()}", _norms_hint(model))
 
 
-def _take_over(network: nn.Module, tree: Tree, what: str) -> None:
+def _norms_hint(model: Model) -> str:
+    """Return what to do about normalization layers left over, for a model whose ``norms`` the axis replaces."""
+    if getattr(model, "norms", None) != "axis":
+        return ""
+    return "; the field norm replaces the model's normalizations: for weights with the model's own use model.norms=own"
+
+
+def _take_over(network: nn.Module, tree: Tree, what: str, hint: str) -> None:
+    """Copy weights into a network; ``hint`` ends the message about names that are left over."""
     fresh = {f"{path}.{name}" for path, one in network.named_modules() for name in getattr(one, "fresh", ())}
     own = dict([*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)])
     own = {name: leaf for name, leaf in own.items() if name not in fresh}
@@ -71,7 +79,7 @@ def _take_over(network: nn.Module, tree: Tree, what: str) -> None:
         shapes = [f"{name} {tuple(tree[name].shape)} in place of {tuple(own[name].shape)}" for name in sorted(others)]
         problems = {"missing": missing, "left over": left, "of another shape": shapes}
         told = "; ".join(f"{problem} {_some(names)}" for problem, names in problems.items() if names)
-        raise UserError(f"{what}: the weights do not fit the network: {told}")
+        raise UserError(f"{what}: the weights do not fit the network: {told}{hint if left else ''}")
     with torch.no_grad():
         for name in own.keys() & tree.keys():
             own[name].copy_(tree[name])
