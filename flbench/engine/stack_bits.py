@@ -163,9 +163,10 @@ class _Operations(TorchDispatchMode):
             self.rests.add(out.numel() // self._clients * out.itemsize)
 
     def _are_class_counts(self, value: Any) -> bool:
-        counts_NY = self._counts_NY
-        alike = isinstance(value, Tensor) and value.shape == counts_NY.shape
-        return alike and torch.equal(value, counts_NY.to(value.dtype))
+        if not isinstance(value, Tensor):
+            return False
+        counts = self._counts_NY, self._counts_NY.mT  # as elementwise hooks see them
+        return any(value.shape == each.shape and torch.equal(value, each.to(value.dtype)) for each in counts)
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
