@@ -112,6 +112,11 @@ class _Operations(TorchDispatchMode):
         self.shared = False
 
     @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: to skip it, torch imports it, for seconds in every worker. Nothing is compiled here."""
+        return False
+
+    @classmethod
     def of_a_step(cls, trainer: FederatedTrainer, executor: StackedExecutor) -> _Operations | None:
         """Look at one local step of a run, which does not change it; None if the step fails, as the run itself will."""
         state = trainer.run_state()
