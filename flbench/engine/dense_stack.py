@@ -137,23 +137,27 @@ class DenseStack:
             x = layer.forward(params, buffers, x)
         return features, x
 
-    def backward(self, params: Tree, of_logits: Tensor, of_features: Tensor | None = None) -> Tree:
+    def backward(self, params: Tree, of_logits: Tensor | None, of_features: Tensor | None = None) -> Tree:
         """Return the gradient of the parameters, which are those of the last forward pass.
 
         Args:
             params: the parameters.
-            of_logits: the gradient of the logits; it may be overwritten.
-            of_features: that of the features without the part from the logits; None: zero.
+            of_logits: the gradient of the logits, or None for zero; it may be overwritten.
+            of_features: that of the features without the part from the logits, or None for zero; it may be overwritten.
         """
         grads: Tree = {}
         gradient = of_logits
-        for layer in reversed(self._head):
-            gradient = layer.backward(params, gradient, grads)
-        if of_features is not None:
-            gradient = of_features + gradient  # in the layout of the first, as autograd adds them
-        for layer in reversed(self._trunk):
-            gradient = layer.backward(params, gradient, grads)
-        return {name: grads[name] for name in params}
+        if gradient is not None:
+            for layer in reversed(self._head):
+                gradient = layer.backward(params, gradient, grads)
+        if of_features is not None and gradient is not None:  # added in the layout of the first, as autograd does
+            alike = of_features.stride() == gradient.stride()
+            gradient = torch.add(of_features, gradient, out=gradient if alike else None)
+        gradient = of_features if gradient is None else gradient
+        if gradient is not None:
+            for layer in reversed(self._trunk):
+                gradient = layer.backward(params, gradient, grads)
+        return {name: grads[name] if name in grads else torch.zeros_like(leaf) for name, leaf in params.items()}
 
 
 def dense_layers(network: nn.Module) -> list[DenseLayer] | None:

@@ -199,6 +199,7 @@ class StackedExecutor:
         self._network, self._autocast, self._tuner = network, autocast, tuner
         self.pixels_last = pixels_last  #: the layout in which a GPU's convolutions are fastest
         self._passes = Passes(network, stacked_forward(network), dense_layers(network), mask_keys(network))
+        self.by_hand = self._passes.dense is not None and autocast is None  #: whether no autograd derives the network
         self._forward_one = pure_forward(network)
         self._graphed = None if record is None else GraphedFunction(self._evaluate, record, "an evaluation")
 

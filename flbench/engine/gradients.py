@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from flbench.engine.dense_stack import DenseLayer, DenseStack, log_softmax_gradient
-from flbench.engine.hooks import LiftedHooks, mean_over_batch
-from flbench.methods.base import Batch, Outputs, Tree
+from flbench.engine.hooks import TERMS, LiftedHooks, derives_terms, mean_over_batch, own_hooks
+from flbench.methods.base import Batch, Method, Outputs, Tree
 from flbench.models.layers import at_least_float
 from flbench.models.network import Forward
 from flbench.models.norm_layers import Normalization
@@ -56,9 +56,15 @@ class Gradient(Protocol):
         """Return each step's data term, 0-d or (N,), from its note."""
 
 
+def rounds_by_hand(method: type[Method]) -> bool:
+    """Return whether the gradients by hand of a method's terms round in another way than autograd's."""
+    own = own_hooks(method) & {f"{term}_gradient" for term in TERMS}
+    return bool(own) and derives_terms(method) and not method.rounds_as_autograd
+
+
 def gradient_of(passes: Passes, lifted: LiftedHooks, autocast: torch.dtype | None) -> Gradient:
     """Return the fastest way to compute the gradient; ``autocast`` is the dtype of mixed precision, or None."""
-    if passes.dense is None or autocast is not None:
+    if passes.dense is None or autocast is not None:  # as ``StackedExecutor.by_hand`` says
         return ByAutograd(passes, lifted, autocast)
     return ByHand(passes.dense, lifted)
 
@@ -113,6 +119,20 @@ class ByHand:
         features, logits = self._stack.forward(params, buffers, images)
         if self._lifted.own_loss:
             return self._of_own_loss(params, (features, logits), target, taught)
+        batch = Batch(target[0], features, logits, taught)
+        if self._lifted.loss_by_hand:
+            note, added = self._lifted.loss_gradient(params, batch)
+        else:
+            note, of_logits = self._cross_entropy(logits, target)
+            added = {"logits_BY": of_logits}
+        if self._lifted.by_hand:
+            for name, leaf in self._lifted.penalty_gradient(params, batch).items():
+                added[name] = added[name] + leaf if name in added else leaf
+        grads = self._stack.backward(params, added.pop("logits_BY", None), added.pop("features_BD", None))
+        return note, {name: leaf + added[name] if name in added else leaf for name, leaf in grads.items()}
+
+    def _cross_entropy(self, logits: Tensor, target: Target) -> tuple[Any, Tensor]:
+        """Return its note and its gradient by the network's logits."""
         derived = self._lifted.changes_logits and not self._lifted.shifts_logits
         z = logits.detach().requires_grad_(derived)
         with torch.set_grad_enabled(derived):
@@ -122,14 +142,7 @@ class ByHand:
         of_logits = log_softmax_gradient(log_p_NYB, labels_N1B, target[1]).mT
         if derived:
             (of_logits,) = torch.autograd.grad(entering, [z], of_logits)
-        note = log_p_NYB.gather(1, labels_N1B), target[1]
-        if not self._lifted.by_hand:
-            return note, self._stack.backward(params, of_logits)
-        added = self._lifted.penalty_gradient(params, Batch(target[0], features, logits, taught))
-        if "logits_BY" in added:
-            of_logits = of_logits + added.pop("logits_BY")
-        grads = self._stack.backward(params, of_logits, added.pop("features_BD", None))
-        return note, {name: leaf + added[name] if name in added else leaf for name, leaf in grads.items()}
+        return (log_p_NYB.gather(1, labels_N1B), target[1]), of_logits
 
     def _of_own_loss(
         self, params: Tree, outputs: tuple[Tensor, Tensor], target: Target, taught: Mapping[str, Outputs]
@@ -142,7 +155,6 @@ class ByHand:
         of_features, of_logits, *own = torch.autograd.grad(
             objective, [features, logits, *leaves.values()], torch.ones_like(objective), allow_unused=True
         )
-        of_logits = torch.zeros_like(logits) if of_logits is None else of_logits
         grads = self._stack.backward(self._lifted.of_network(params), of_logits, of_features)
         added = {name: leaf for name, leaf in zip(leaves, own, strict=True) if leaf is not None}
         if len(grads) < len(leaves):  # the method has parameters of its own
@@ -151,7 +163,7 @@ class ByHand:
 
     def losses(self, notes: Sequence[Any]) -> Sequence[Tensor]:
         """As in ``Gradient``; one operation for all steps."""
-        if self._lifted.own_loss:
+        if self._lifted.own_loss or self._lifted.loss_by_hand:
             return notes
         log_p, sizes = zip(*notes, strict=True)
         each = -torch.cat(log_p).squeeze(1)

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, assert_never, cast
 
@@ -26,6 +26,7 @@ from flbench.engine.cuda_graph import CudaRecorder
 from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer
+from flbench.engine.gradients import rounds_by_hand
 from flbench.engine.initial_factors import Measured, set_factors
 from flbench.engine.local_steps import drawn_steps, local_steps
 from flbench.engine.optimizers import Adam, Sgd
@@ -66,12 +67,21 @@ M_MMAP_THRESHOLD = -3, 32 << 20
 
 @dataclass(frozen=True)
 class Numerics:
-    """The settings within which runs are bit-identical; a resumed run has the same ones, or starts over."""
+    """The settings within which runs are bit-identical; a resumed run has the same ones, or starts over.
+
+    Attributes:
+        gradient: ``by hand`` where the gradient of a method's terms rounds in another way than autograd's; else empty.
+    """
 
     device: str
     executor: str
     precision: str
     torch: str
+    gradient: str = ""
+
+    def facts(self) -> dict[str, str]:
+        """Return what a result records; what is empty did not exist when older runs were computed."""
+        return {name: value for name, value in asdict(self).items() if value}
 
 
 def make_trainer(
@@ -135,7 +145,8 @@ def make_trainer(
         record=record,
         drop_last=_drops_last(experiment),
     )
-    numerics = Numerics(device, runner.name, experiment.precision, str(torch.__version__))
+    gradient = "by hand" if isinstance(runner, StackedExecutor) and runner.by_hand and _by_hand(experiment) else ""
+    numerics = Numerics(device, runner.name, experiment.precision, str(torch.__version__), gradient)
     return _trainer(experiment, data, first, setup), numerics
 
 
@@ -219,6 +230,13 @@ def _optimizer(experiment: Training) -> Sgd:
 def _method(experiment: Training) -> Method:
     """The method; centralized training has the hooks of FedAvg."""
     return cast(Method, experiment.method) if isinstance(experiment, Federated) else Method()
+
+
+def _by_hand(experiment: Training) -> bool:
+    """Whether stacks of multi-layer perceptrons round in another way than by autograd."""
+    method = _method(experiment)
+    every = [method, method.twin()]
+    return any(rounds_by_hand(type(one)) for one in every if isinstance(one, Method))
 
 
 def _drops_last(experiment: Training) -> bool:
