@@ -234,10 +234,9 @@ class RoundStart:
         """The participants' batches, and the order in which they are: by falling numbers of steps, where that helps."""
         images, drawn = self._group.runs[0].setup.images, self._inputs.batches(positions)
         steps_n = [] if self._inputs.steps_N is None else self._inputs.steps_N[positions]
-        equal = len(set(steps_n)) < 2
-        if equal and self._group.runs[0].setup.executor.name == "native":  # gathers by itself, where it can
-            return LeavingBatches(images, drawn, steps_n), None
-        if equal or not self._group.any_place:
+        if len(set(steps_n)) < 2 and self._group.runs[0].setup.executor.name == "native":
+            return LeavingBatches(images, drawn, steps_n), None  # compiled functions gather by themselves
+        if len(set(steps_n)) < 2 or not self._group.any_place:
             return images.stack(drawn), None
         order = sorted(range(len(steps_n)), key=steps_n.__getitem__, reverse=True)
         order_n = torch.tensor(order)
