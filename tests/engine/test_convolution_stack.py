@@ -1,0 +1,156 @@
+"""Convolutions in compiled code against their slow twin, torch's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from flbench.engine.convolution_stack import Convolutions, convolutions
+from flbench.methods.base import Tree
+from flbench.models.layers import PooledConv
+from tests.native.test_products import compiled_for
+
+pytest.importorskip("numba")
+
+#: Channels and pixels of the images, channels of the layers.
+SIZES: list[tuple[int, int, list[int]]] = [
+    (1, 28, [6, 16]),  # LeNet
+    (3, 32, [6, 16]),
+    (2, 15, [7]),  # odd pixels before the pooling, and features that do not fill registers
+    (1, 48, [3, 11, 1]),
+]
+
+
+def layers_of(channels: int, outs: Sequence[int], *, bias: bool) -> list[tuple[str, PooledConv]]:
+    every = []
+    for number, out in enumerate(outs):
+        every.append((f"conv{number}", PooledConv(channels, out, 5, 0, 2, bias=bias)))
+        channels = out
+    return every
+
+
+def params_of(layers: Sequence[tuple[str, PooledConv]], clients: int, *, whole: bool = False) -> Tree:
+    """Parameters of a stack; ``whole``: small whole numbers, with which float32 computes exactly."""
+    generator = torch.Generator().manual_seed(1)
+    params = {}
+    for path, layer in layers:
+        for name, leaf in layer.named_parameters():
+            shape = clients, *leaf.shape
+            given = torch.randint(-1, 2, shape, generator=generator).float()
+            params[f"{path}.{name}"] = given if whole else torch.randn(shape, generator=generator) * leaf.abs().max().item()
+    return params
+
+
+def images_of(clients: int, batch: int, channels: int, side: int, *, whole: bool = False) -> Tensor:
+    generator, shape = torch.Generator().manual_seed(2), (clients, batch, channels, side, side)
+    return torch.randint(-2, 3, shape, generator=generator).float() if whole else torch.randn(shape, generator=generator)
+
+
+def native_passes(found: Convolutions, params: Tree, images: Tensor) -> tuple[Tensor, Tree]:
+    """Features, and the gradients for ``weights_of`` the features as their gradient."""
+    features, grads = found.forward(params, {}, images).clone(), {}
+    found.backward(params, gradient_of(features), grads)
+    return features, {name: grads[name].clone() for name in params}
+
+
+def gradient_of(features: Tensor) -> Tensor:
+    return torch.linspace(-2, 2, features[0].numel()).round().view(features.shape[1:]).expand(features.shape)
+
+
+def torch_passes(layers: Sequence[tuple[str, PooledConv]], params: Tree, images: Tensor) -> tuple[Tensor, Tree]:
+    """The same by torch in the dtype of the images, client by client."""
+    leaves = {name: leaf.to(images.dtype).requires_grad_() for name, leaf in params.items()}
+    every = []
+    for n, x in enumerate(images):
+        for path, layer in layers:
+            bias = None if layer.bias is None else leaves[f"{path}.bias"][n]
+            x = F.relu(F.max_pool2d(F.conv2d(x, leaves[f"{path}.weight"][n], bias), 2))
+        every.append(x.flatten(1))
+    features = torch.stack(every)
+    grads = torch.autograd.grad(features, list(leaves.values()), gradient_of(features).to(images.dtype))
+    return features.detach(), dict(zip(params, grads, strict=True))
+
+
+def made(layers: Sequence[tuple[str, PooledConv]]) -> Convolutions:
+    found = convolutions(layers)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("batch", [1, 16, 37])
+def test_passes_agree_with_torch_in_float64(size: tuple[int, int, list[int]], batch: int) -> None:
+    channels, side, outs = size
+    layers = layers_of(channels, outs, bias=batch != 16)
+    params, images = params_of(layers, 2), images_of(2, batch, channels, side)
+    features, grads = native_passes(made(layers), params, images)
+    exact_features, exact = torch_passes(layers, params, images.double())
+    torch.testing.assert_close(features.double(), exact_features, rtol=1e-5, atol=1e-5)
+    for name, leaf in exact.items():
+        assert (grads[name] - leaf).abs().max() <= 1e-5 * leaf.abs().max(), name
+
+
+@pytest.mark.parametrize("size", SIZES[:3], ids=str)
+def test_ties_are_resolved_as_by_torch(size: tuple[int, int, list[int]]) -> None:
+    """With whole numbers many pixels of a window are equal, and nothing is rounded."""
+    channels, side, outs = size
+    layers = layers_of(channels, outs[:1], bias=True)
+    params, images = params_of(layers, 2, whole=True), images_of(2, 20, channels, side, whole=True)
+    features, grads = native_passes(made(layers), params, images)
+    exact_features, exact = torch_passes(layers, params, images)
+    assert torch.equal(features, exact_features)
+    assert all(torch.equal(grads[name], leaf) for name, leaf in exact.items())
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_a_client_has_the_same_bits_in_every_stack(size: tuple[int, int, list[int]]) -> None:
+    """Alone, in the memory of another stack, and beside samples with a gradient of 0."""
+    channels, side, outs = size
+    layers = layers_of(channels, outs, bias=True)
+    params, images = params_of(layers, 3), images_of(3, 21, channels, side)
+    found = made(layers)
+    features, grads = native_passes(found, params, images)
+    alone = native_passes(found, {name: leaf[1:2] for name, leaf in params.items()}, images[1:2])
+    assert torch.equal(alone[0], features[1:2])
+    assert all(torch.equal(alone[1][name], leaf[1:2]) for name, leaf in grads.items())
+    fewer, some = found.forward(params, {}, images[:, :9]).clone(), {}
+    assert torch.equal(fewer, features[:, :9])
+    gradient = gradient_of(features)
+    found.backward(params, gradient[:, :9], some)
+    kept, rest = {name: leaf.clone() for name, leaf in some.items()}, torch.zeros_like(gradient)
+    rest[:, :9] = gradient[:, :9]
+    found.forward(params, {}, images)
+    found.backward(params, rest, some)
+    assert all(torch.equal(some[name], leaf) for name, leaf in kept.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cpu", ["8 floats", "4 floats"])
+def test_registers_of_other_widths_have_the_same_bits(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = layers_of(2, [7, 5], bias=True)
+    params, images = params_of(layers, 2), images_of(2, 18, 2, 20)
+    features, grads = native_passes(made(layers), params, images)
+    passes = [compiled_for(cpu, monkeypatch, "convolutions", name) for name in ("forward", "backward")]
+    narrow, of_narrow = native_passes(Convolutions(layers, *passes), params, images)
+    assert torch.equal(narrow, features)
+    assert all(torch.equal(of_narrow[name], leaf) for name, leaf in grads.items())
+
+
+def test_not_a_number_stays_one() -> None:
+    layers = layers_of(1, [6, 16], bias=True)
+    params, images = params_of(layers, 1), images_of(1, 17, 1, 28)
+    images[0, 3, 0, 12, 13] = float("nan")
+    features, _ = native_passes(made(layers), params, images)
+    assert features[0, 3].isnan().any()
+    assert not torch.cat([features[0, :3], features[0, 4:]]).isnan().any()
+
+
+@pytest.mark.parametrize("other", [{"kernel": 3}, {"padding": 2}, {"pool": 3}], ids=str)
+def test_other_windows_are_left_to_torch(other: dict[str, Any]) -> None:
+    window = {"kernel": 5, "padding": 0, "pool": 2} | other
+    assert convolutions([("conv", PooledConv(1, 6, **window, bias=True))]) is None
