@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from flbench.native.layout import KERNEL, LANES, POOL
+from flbench.native.convolution_layout import KERNEL, LANES, POOL
 from flbench.native.vectors import WIDTH, _declared, _load, _spread, _store
 
 #: What is stored in the place of the largest pixel of a window (0 to 3) where ReLU returns 0.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,9 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flbench.engine.convolution_stack import Convolutions, convolutions
-from flbench.methods.base import Tree
+from flbench.engine.convolution_stack import ConvolutionStack, NativeConvolutions
+from flbench.methods.base import Tree, tmap
+from flbench.models.base import Model
+from flbench.models.initial_weights import build
 from flbench.models.layers import PooledConv
+from flbench.models.stages import Conv, Dense, NarrowConv, Stage
+from flbench.native.build import native
+from flbench.registry import MODELS, NORMS
 from tests.native.test_products import compiled_for
 
 pytest.importorskip("numba")
@@ -42,19 +48,23 @@ def params_of(layers: Sequence[tuple[str, PooledConv]], clients: int, *, whole: 
         for name, leaf in layer.named_parameters():
             shape = clients, *leaf.shape
             given = torch.randint(-1, 2, shape, generator=generator).float()
-            params[f"{path}.{name}"] = given if whole else torch.randn(shape, generator=generator) * leaf.abs().max().item()
+            params[f"{path}.{name}"] = (
+                given if whole else torch.randn(shape, generator=generator) * leaf.abs().max().item()
+            )
     return params
 
 
 def images_of(clients: int, batch: int, channels: int, side: int, *, whole: bool = False) -> Tensor:
     generator, shape = torch.Generator().manual_seed(2), (clients, batch, channels, side, side)
-    return torch.randint(-2, 3, shape, generator=generator).float() if whole else torch.randn(shape, generator=generator)
+    return (
+        torch.randint(-2, 3, shape, generator=generator).float() if whole else torch.randn(shape, generator=generator)
+    )
 
 
-def native_passes(found: Convolutions, params: Tree, images: Tensor) -> tuple[Tensor, Tree]:
+def native_passes(found: ConvolutionStack, params: Tree, images: Tensor) -> tuple[Tensor, Tree]:
     """Features, and the gradients for ``weights_of`` the features as their gradient."""
-    features, grads = found.forward(params, {}, images).clone(), {}
-    found.backward(params, gradient_of(features), grads)
+    features = found.forward(params, images).clone()
+    grads = found.backward(gradient_of(features))
     return features, {name: grads[name].clone() for name in params}
 
 
@@ -76,10 +86,10 @@ def torch_passes(layers: Sequence[tuple[str, PooledConv]], params: Tree, images:
     return features.detach(), dict(zip(params, grads, strict=True))
 
 
-def made(layers: Sequence[tuple[str, PooledConv]]) -> Convolutions:
-    found = convolutions(layers)
-    assert found is not None
-    return found
+def made(layers: Sequence[tuple[str, PooledConv]], threads: int = 1) -> ConvolutionStack:
+    forward, backward = (native("convolutions", name) for name in ("forward", "backward"))
+    assert forward is not None and backward is not None
+    return ConvolutionStack(NativeConvolutions((forward, backward), layers, frozenset(), threads))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -118,15 +128,15 @@ def test_a_client_has_the_same_bits_in_every_stack(size: tuple[int, int, list[in
     alone = native_passes(found, {name: leaf[1:2] for name, leaf in params.items()}, images[1:2])
     assert torch.equal(alone[0], features[1:2])
     assert all(torch.equal(alone[1][name], leaf[1:2]) for name, leaf in grads.items())
-    fewer, some = found.forward(params, {}, images[:, :9]).clone(), {}
+    gradient, rest = gradient_of(features), torch.zeros_like(features)
+    fewer, of_fewer = found.forward(params, images[:, :9]).clone(), tmap(torch.clone, found.backward(gradient[:, :9]))
     assert torch.equal(fewer, features[:, :9])
-    gradient = gradient_of(features)
-    found.backward(params, gradient[:, :9], some)
-    kept, rest = {name: leaf.clone() for name, leaf in some.items()}, torch.zeros_like(gradient)
     rest[:, :9] = gradient[:, :9]
-    found.forward(params, {}, images)
-    found.backward(params, rest, some)
-    assert all(torch.equal(some[name], leaf) for name, leaf in kept.items())
+    found.forward(params, images)
+    assert all(torch.equal(leaf, of_fewer[name]) for name, leaf in found.backward(rest).items())
+    threaded, of_threaded = native_passes(made(layers, threads=2), params, images)
+    assert torch.equal(threaded, features)
+    assert all(torch.equal(of_threaded[name], leaf) for name, leaf in grads.items())
 
 
 @pytest.mark.slow
@@ -135,8 +145,12 @@ def test_registers_of_other_widths_have_the_same_bits(cpu: str, monkeypatch: pyt
     layers = layers_of(2, [7, 5], bias=True)
     params, images = params_of(layers, 2), images_of(2, 18, 2, 20)
     features, grads = native_passes(made(layers), params, images)
-    passes = [compiled_for(cpu, monkeypatch, "convolutions", name) for name in ("forward", "backward")]
-    narrow, of_narrow = native_passes(Convolutions(layers, *passes), params, images)
+    passes = []
+    for name in ("forward", "backward"):
+        with monkeypatch.context() as patch:
+            passes.append(compiled_for(cpu, patch, "convolutions", name))
+    of_other_cpu = NativeConvolutions((passes[0], passes[1]), layers, frozenset())
+    narrow, of_narrow = native_passes(ConvolutionStack(of_other_cpu), params, images)
     assert torch.equal(narrow, features)
     assert all(torch.equal(of_narrow[name], leaf) for name, leaf in grads.items())
 
@@ -150,7 +164,33 @@ def test_not_a_number_stays_one() -> None:
     assert not torch.cat([features[0, :3], features[0, 4:]]).isnan().any()
 
 
-@pytest.mark.parametrize("other", [{"kernel": 3}, {"padding": 2}, {"pool": 3}], ids=str)
-def test_other_windows_are_left_to_torch(other: dict[str, Any]) -> None:
-    window = {"kernel": 5, "padding": 0, "pool": 2} | other
-    assert convolutions([("conv", PooledConv(1, 6, **window, bias=True))]) is None
+@pytest.mark.parametrize(
+    ("model", "norm", "count"),
+    [
+        ("lenet", "none", 2),
+        ("lenet", "fn", 2),
+        ("cnn", "none", 2),
+        ("cnn-table7", "fn", 2),
+        ("lenet", "ln", 0),
+        ("cnn", "bn", 0),
+        ("mlp", "none", 0),
+        ("resnet18", "none", 0),
+    ],
+)
+def test_the_network_decides_which_layers_are_compiled(model: str, norm: str, count: int) -> None:
+    network = build(MODELS.parse(model), (3, 32, 32), 10, NORMS.parse(norm), bias=True, seed=0)
+    found = NativeConvolutions.of(network, (3, 32, 32))
+    assert count == (0 if found is None else len(found.layers))
+    assert NativeConvolutions.of(network, (3, 32, 36)) is None
+
+
+@pytest.mark.parametrize("other", [{"kernel": 3}, {"padding": 2}, {"pool": 3}, {"stride": 2}], ids=str)
+@pytest.mark.parametrize("stage", [Conv, NarrowConv])
+def test_other_windows_are_left_to_torch(stage: type[Conv], other: dict[str, Any]) -> None:
+    @dataclass(frozen=True)
+    class Other(Model):
+        def stages(self) -> tuple[Stage, ...]:
+            return stage(6, **{"kernel": 5, "padding": 0, "pool": 2} | other), Dense(7)
+
+    network = build(Other(), (1, 28, 28), 10, NORMS.parse("none"), bias=True, seed=0)
+    assert NativeConvolutions.of(network, (1, 28, 28)) is None
