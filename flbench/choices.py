@@ -15,9 +15,9 @@ DEFAULT_STORE = Path("runs")
 Device = Literal["auto", "cpu", "cuda", "mps"]
 UsedDevice = Literal["cpu", "cuda", "mps"]
 
-#: How clients are trained: one after the other, or stacked into one computation.
-Executor = Literal["auto", "loop", "stacked"]
-UsedExecutor = Literal["loop", "stacked"]
+#: How clients are trained: one after the other, or stacked into one computation, by torch or by compiled functions.
+Executor = Literal["auto", "loop", "stacked", "native"]
+UsedExecutor = Literal["loop", "stacked", "native"]
 
 #: Arithmetic of training.
 Precision = Literal["fp32", "tf32", "bf16", "fp64"]

@@ -17,10 +17,12 @@ from flbench.data.batches import Rows
 from flbench.data.shards import Shards
 from flbench.engine.conv_tuner import ConvTuner
 from flbench.engine.cuda_graph import Recorder
+from flbench.engine.dense_stack import dense_layers
 from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.local_steps import numbers_of
+from flbench.engine.native_stack import NativeMlp
 from flbench.engine.optimizers import Sgd
 from flbench.engine.run import TrainingSetup
 from flbench.engine.trainer import Trainer
@@ -141,6 +143,8 @@ def toy_trainer(
         return toy_network(model, norm, image, head=head, weights=weights, train=trained)
 
     first = make()
+    compiled = NativeMlp.of(dense_layers(first)) if executor == "native" else None
+    assert executor != "native" or compiled is not None
     clients = clients or toy_clients()
     params, buffers = initial_trees(first)
     setup = TrainingSetup(
@@ -151,7 +155,7 @@ def toy_trainer(
         executor=(
             LoopExecutor([make() for _ in range(pool)], None)
             if executor == "loop"
-            else StackedExecutor(make(), None, chunk, record, tuner, pixels_last=record is not None)
+            else StackedExecutor(make(), None, chunk, record, tuner, pixels_last=record is not None, native=compiled)
         ),
         params=params,
         buffers=buffers,

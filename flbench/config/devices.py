@@ -38,10 +38,10 @@ def require_executor(experiment: Experiment, wanted: Executor) -> None:
     if wanted == "auto" or not isinstance(experiment, Training):
         return
     method, norm = getattr(experiment, "method", None), cast(Any, experiment.norm)
-    if wanted == "stacked" and method is not None and method.trains:
+    if wanted in ("stacked", "native") and method is not None and method.trains:
         raise UserError(
-            f"{hook_at(type(method), 'train', 'method')} trains each client by itself, which --executor stacked cannot "
-            "do; use auto or loop"
+            f"{hook_at(type(method), 'train', 'method')} trains each client by itself, which --executor {wanted} "
+            "cannot do; use auto or loop"
         )
     if wanted == "loop" and norm.lock_step:
         raise UserError(f"--executor loop: the clients of {norm.label()} take each step together; use auto or stacked")

@@ -27,8 +27,10 @@ from flbench.engine.clients import ChunkJob, ClientResult, JobAt, Results, map_t
 from flbench.engine.conv_tuner import ConvTuner, convolutions_of, convolve
 from flbench.engine.cuda_graph import GraphedFunction, Recorder, Trial
 from flbench.engine.dense_stack import dense_layers
+from flbench.engine.device_data import LeavingBatches
 from flbench.engine.gradients import Passes, autocast
 from flbench.engine.local import local_train, with_twin
+from flbench.engine.native_stack import NativeMlp
 from flbench.errors import out_of_memory
 from flbench.methods.base import Tree, tmap
 from flbench.models.convolutions import pixels_last
@@ -182,7 +184,7 @@ class LoopExecutor:
 class StackedExecutor:
     """Clients along a leading axis of every tensor, trained as one computation in chunks."""
 
-    name: UsedExecutor = "stacked"
+    name: UsedExecutor = "stacked"  # or "native"
 
     def __init__(
         self,
@@ -192,13 +194,17 @@ class StackedExecutor:
         record: Recorder | None = None,
         tuner: ConvTuner | None = None,
         pixels_last: bool = False,
+        native: NativeMlp | None = None,
     ) -> None:
+        if native is not None:
+            self.name = "native"
         self._whole_cohorts = bool(buffers_that_are("shares", network))
         self.chunk = sys.maxsize if self._whole_cohorts else chunk or CHUNK  #: most clients of a stack
         self.convolutions: Mapping[str, str] = {}  #: how each layer convolves, once ``tune`` has chosen it
         self._network, self._autocast, self._tuner = network, autocast, tuner
         self.pixels_last = pixels_last  #: the layout in which a GPU's convolutions are fastest
-        self._passes = Passes(network, stacked_forward(network), dense_layers(network), mask_keys(network))
+        dense = dense_layers(network)
+        self._passes = Passes(network, stacked_forward(network), dense, mask_keys(network), native)
         self._forward_one = pure_forward(network)
         self._graphed = None if record is None else GraphedFunction(self._evaluate, record, "an evaluation")
 
@@ -211,7 +217,8 @@ class StackedExecutor:
                 work = _with_pixels_last(job(chunk)) if self.pixels_last else job(chunk)
                 if not self._network.training:  # walking through its modules takes a hundredth of a small round
                     self._network.train()
-                result = local_train(self._passes, over_clients, work.task, work.init, work.batches.steps(), work.own)
+                steps = work.batches if isinstance(work.batches, LeavingBatches) else work.batches.steps()
+                result = local_train(self._passes, over_clients, work.task, work.init, steps, work.own)
                 result = work.in_place(with_twin(result, self._passes, over_clients, work, work.batches.steps))
             except RuntimeError as error:
                 if not repeat:  # within a recording: the whole round has to be repeated

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from flbench.engine.class_statistics import class_statistics
 from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTask, map_tensors
-from flbench.engine.device_data import OwnBatch
+from flbench.engine.device_data import LeavingBatches, OwnBatch
 from flbench.engine.gradients import Passes, autocast, evaluating, gradient_of
 from flbench.engine.hooks import Lift, LiftedHooks
 from flbench.engine.observed import observed
@@ -108,8 +108,14 @@ def _steps(
     frozen: Tree,
 ) -> tuple[Tree, Tree, Tree, Tensor]:
     """Return parameters, buffers, the optimizer's state and the mean loss after the steps of SGD."""
-    now = _Moved(tmap(torch.clone, start.params), buffers, tmap(torch.clone, start.velocity), {})
     number_N, leave = start.steps, start.leave_after
+    native = passes.native if task.sgd.is_plain and not lifted.active else None
+    if native and isinstance(batches, LeavingBatches) and batches.images.plain_source is not None:
+        params = {name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in start.params.items()}
+        rates = task.each.get("lr", task.sgd.lr)
+        losses = native.local_steps.train(params, {**buffers, **frozen}, batches, rates)
+        return params, buffers, start.velocity, losses / number_N
+    now = _Moved(tmap(torch.clone, start.params), buffers, tmap(torch.clone, start.velocity), {})
     left: list[_Moved] = []  # of the clients that have left the stack
     for clients, steps in groupby(enumerate(batches), lambda step: len(step[1][1]) if leave else 1):
         if leave and clients < len(start.counts_Y):

@@ -23,11 +23,13 @@ from flbench.data.shards import shards_of
 from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.conv_tuner import ConvTuner, cuda_clock
 from flbench.engine.cuda_graph import CudaRecorder
+from flbench.engine.dense_stack import dense_layers
 from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.initial_factors import Measured, set_factors
 from flbench.engine.local_steps import drawn_steps, local_steps
+from flbench.engine.native_stack import NativeMlp
 from flbench.engine.optimizers import Adam, Sgd
 from flbench.engine.partial_batches import stacks_partial_batches
 from flbench.engine.randomness import check_network, check_same_weights, without_draws
@@ -35,6 +37,7 @@ from flbench.engine.run import TrainingSetup
 from flbench.engine.stack_bits import any_place
 from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
+from flbench.errors import UserError
 from flbench.methods.base import Method
 from flbench.models.base import Model
 from flbench.models.flops import sample_flops
@@ -106,12 +109,14 @@ def make_trainer(
     first = network()
     runner: LoopExecutor | StackedExecutor
     record = None
-    if executor_for(experiment, data, device=device, wanted=executor, network=first) == "loop":
+    used = executor_for(experiment, data, device=device, wanted=executor, network=first)
+    if used == "loop":
         runner = LoopExecutor([network() for _ in range(pool)], autocast)
         if _method(experiment).trains and device != "cpu":
             _log.warning("%s trains each client by itself: no stacks, no graphs", _method(experiment).label())
     elif device != "cuda":
-        runner = StackedExecutor(network(), autocast)
+        own = network()
+        runner = StackedExecutor(own, autocast, native=native_network(own) if used == "native" else None)
     else:
         tuner, method = _gpu_tuner(), _method(experiment)
         chunk = clients_that_fit(first, image, experiment.batch_size, method, neighbours)
@@ -120,7 +125,7 @@ def make_trainer(
     model = cast(Model, experiment.model)
     if model.initialized_by() == "build":
         check_same_weights(first, make_network(experiment, data, "cpu"), f"model {model.label()}")
-    check_network(first, image, f"model {model.label()}", stacked=runner.name == "stacked")
+    check_network(first, image, f"model {model.label()}", stacked=used != "loop")
     params, buffers = initial_trees(first)
     setup = TrainingSetup(
         sgd=_optimizer(experiment),
@@ -160,7 +165,7 @@ def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
 
 def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor: Executor, neighbours: int = 1) -> int:
     """Return how many runs like this one to train together: as many as fill a stack and fit into memory."""
-    stacked = executor_for(experiment, data, device=device, wanted=executor) == "stacked"
+    stacked = executor_for(experiment, data, device=device, wanted=executor) != "loop"
     if not isinstance(experiment, Federated) or not stacked or cast(Norm, experiment.norm).lock_step:
         return 1
     most = CHUNK
@@ -176,12 +181,13 @@ def executor_for(
 ) -> UsedExecutor:
     """Return the executor for this experiment; ``auto`` selects by the device and the FLOPs of a local step.
 
-    Partial batches that a stack cannot compute exactly are always trained by the loop. ``network`` is the experiment's,
-    on the device, if there is one already; its weights and buffers stay as they are.
+    Multi-layer perceptrons in fp32 are trained by compiled functions on a CPU, however large they are. Partial batches
+    that a stack cannot compute exactly are always trained by the loop. ``network`` is the experiment's, on the device,
+    if there is one already; its weights and buffers stay as they are.
 
     Raises:
         flbench.errors.UserError: the norm needs all clients in one stack, and the loop is wanted; or the other way
-            round, because of the method.
+            round, because of the method; or compiled functions are wanted, and there are none for this network here.
     """
     norm, method = cast(Norm, experiment.norm), _method(experiment)
     require_executor(experiment, wanted)
@@ -191,16 +197,26 @@ def executor_for(
         return "stacked"
     if wanted == "auto" and device != "cpu":
         wanted = "stacked"
-    if wanted != "auto" and _drops_last(experiment):
+    if wanted in ("loop", "stacked") and _drops_last(experiment):
         return wanted
     network, image = make_network(experiment, data, device) if network is None else network, data.shape
     if not _drops_last(experiment) and not stacks_partial_batches(method, network, image):
         return "loop"
+    compiled = wanted in ("auto", "native") and device == "cpu" and experiment.precision == "fp32"
+    if compiled and native_network(network) is not None:
+        return "native"
+    if wanted == "native":
+        raise UserError("executor native: it trains multi-layer perceptrons in fp32 on a CPU; use auto")
     if wanted != "auto":
         return wanted
     forward = sample_flops(network, image, backward=False)
     flops = 3 * forward * experiment.batch_size  # the backward pass counted as two forward passes
     return "stacked" if flops < STACK_BELOW_FLOPS else "loop"
+
+
+def native_network(network: nn.Module) -> NativeMlp | None:
+    """Return a network whose passes are compiled; None where there is no such code for it."""
+    return NativeMlp.of(dense_layers(network))
 
 
 def _optimizer(experiment: Training) -> Sgd:

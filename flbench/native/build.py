@@ -88,7 +88,7 @@ def _compiled(module: str, name: str, cpu: tuple[str, str]) -> bytes:
     """Compile by numba, to an object file whose function has its name."""
     import llvmlite.binding as llvm
     from numba import types
-    from numba.core import compiler
+    from numba.core import compiler, config
     from numba.core.registry import cpu_target
 
     flags = compiler.Flags()
@@ -98,10 +98,18 @@ def _compiled(module: str, name: str, cpu: tuple[str, str]) -> bytes:
     for context in contexts:
         context.refresh()
     function = getattr(import_module(f"flbench.native.{module}"), name)
-    done = compiler.compile_extra(*contexts, function, (types.int64,), types.void, flags, {})
-    text = done.library.get_llvm_str().replace(done.fndesc.llvm_func_name, name)
-    code: bytes = _machine(cpu, opt=3).emit_object(llvm.parse_assembly(text))
-    return code
+    level, config.OPT = config.OPT, type(config.OPT)(0)  # numba would optimize each function, and again in its callers
+    try:
+        done = compiler.compile_extra(*contexts, function, (types.int64,), types.void, flags, {})
+    finally:
+        config.OPT = level
+    code = llvm.parse_assembly(done.library.get_llvm_str().replace(done.fndesc.llvm_func_name, name))
+    machine, options = _machine(cpu, opt=3), llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(code, passes)
+    stored: bytes = machine.emit_object(code)
+    return stored
 
 
 def _machine(cpu: tuple[str, str], **options: Any) -> Any:

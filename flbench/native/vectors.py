@@ -48,9 +48,9 @@ def tile(rows: int, registers: int) -> Any:
 
     The function has the arguments ``(a, lda, sa, b, ldb, start, of_start, c, ldc, k, used, columns, floor, rate)``. An
     element (i, j) of the tile is max(s, floor), s = start[i * of_start] + sum over k of a[i * lda + k * sa] *
-    b[k * ldb + j], and written to c[i * ldc + j]. With a ``rate`` other than 0, rate * s is subtracted from c instead.
-    The sum is one chain of fused multiply-adds over k in order, so it has the same bits in every tile and on every
-    width. Of the tile ``used`` rows and ``columns`` columns exist: b is read beyond them, c is not.
+    b[k * ldb + j], and written to c[i * ldc + j]. Unless the ``rate`` is below 0, rate * s is subtracted from c
+    instead. The sum is one chain of fused multiply-adds over k in order, so it has the same bits in every tile and on
+    every width. Of the tile ``used`` rows and ``columns`` columns exist: b is read beyond them, c is not.
     """
     vector = ir.VectorType(_FLOAT, WIDTH)
 
@@ -91,7 +91,7 @@ def tile(rows: int, registers: int) -> Any:
                 for i in range(rows)
             ]
             masks = [None] * (registers - 1) + [_first(at, at.sub(columns, _I64(WIDTH * (registers - 1))))]
-            with at.if_else(at.fcmp_unordered("==", rate, _FLOAT(0))) as (plain, descending):
+            with at.if_else(at.fcmp_ordered("<", rate, _FLOAT(0))) as (plain, descending):
                 with plain:
                     low = _spread(at, floor, vector)
                     for i in range(rows):
@@ -155,6 +155,28 @@ def real(typing: Any, address: Any, place: Any) -> Any:
         return at.load(at.gep(at.inttoptr(args[0], _FLOAT.as_pointer()), [args[1]]))
 
     return types.float32(types.int64, types.int64), code
+
+
+@intrinsic
+def byte(typing: Any, address: Any, place: Any) -> Any:
+    """Return one of the bytes at an address, as a whole number of 32 bits."""
+
+    def code(context: Any, at: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        return at.zext(at.load(at.gep(at.inttoptr(args[0], ir.IntType(8).as_pointer()), [args[1]])), _I32)
+
+    return types.int32(types.int64, types.int64), code
+
+
+@intrinsic
+def bits(typing: Any, value: Any) -> Any:
+    """Return the bits of a float."""
+    return types.int32(types.float32), lambda context, at, signature, args: at.bitcast(args[0], _I32)
+
+
+@intrinsic
+def of_bits(typing: Any, value: Any) -> Any:
+    """Return the float with these bits."""
+    return types.float32(types.int32), lambda context, at, signature, args: at.bitcast(args[0], _FLOAT)
 
 
 @intrinsic

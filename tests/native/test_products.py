@@ -52,7 +52,7 @@ def compiled_for(
 
 
 def product(
-    function: Native, a: Any, b: Any, start: Any = None, c: Any = None, floor: float = -np.inf, rate: float = 0.0
+    function: Native, a: Any, b: Any, start: Any = None, c: Any = None, floor: float = -np.inf, rate: float = -1.0
 ) -> Any:
     (m, k), n = a.shape, b.shape[1]
     wide = np.full((k, n + PAD), np.nan, np.float32)  # what is beyond b never counts
