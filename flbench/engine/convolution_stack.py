@@ -72,7 +72,10 @@ class ConvolutionStack:
         return self._features
 
     def backward(self, of_features: Tensor) -> Tree:
-        """Return the gradient of the parameters from that of the features of the last forward pass."""
+        """Return the gradient of the parameters of the last forward pass.
+
+        ``of_features`` (N, D, B) is that of the features, with zeros after the samples up to a multiple of ``LANES``.
+        """
         self._run(self._network.passes[1], of_features.contiguous())
         return self._grads
 

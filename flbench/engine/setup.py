@@ -22,6 +22,7 @@ from flbench.data.preflight import require_batches, require_fit
 from flbench.data.shards import shards_of
 from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.conv_tuner import ConvTuner, cuda_clock
+from flbench.engine.convolution_stack import NativeConvolutions
 from flbench.engine.cuda_graph import CudaRecorder
 from flbench.engine.dense_stack import dense_layers
 from flbench.engine.device_data import DeviceData
@@ -46,6 +47,7 @@ from flbench.models.initial_weights import build
 from flbench.models.masks import mask_keys
 from flbench.models.network import head_weight
 from flbench.models.norms import Norm
+from flbench.models.sites import Shape
 from flbench.models.starts import Start
 from flbench.models.trained_parts import train_only
 from flbench.models.weight_files import start_from
@@ -116,7 +118,7 @@ def make_trainer(
             _log.warning("%s trains each client by itself: no stacks, no graphs", _method(experiment).label())
     elif device != "cuda":
         own = network()
-        runner = StackedExecutor(own, autocast, native=native_network(own) if used == "native" else None)
+        runner = StackedExecutor(own, autocast, native=native_network(own, image, pool) if used == "native" else None)
     else:
         tuner, method = _gpu_tuner(), _method(experiment)
         chunk = clients_that_fit(first, image, experiment.batch_size, method, neighbours)
@@ -203,10 +205,12 @@ def executor_for(
     if not _drops_last(experiment) and not stacks_partial_batches(method, network, image):
         return "loop"
     compiled = wanted in ("auto", "native") and device == "cpu" and experiment.precision == "fp32"
-    if compiled and native_network(network) is not None:
+    if compiled and native_network(network, image) is not None:
         return "native"
     if wanted == "native":
-        raise UserError("executor native: it trains multi-layer perceptrons in fp32 on a CPU; use auto")
+        raise UserError(
+            "executor native: it trains multi-layer perceptrons and convolutions like LeNet's, in fp32 on a CPU; use auto"
+        )
     if wanted != "auto":
         return wanted
     forward = sample_flops(network, image, backward=False)
@@ -214,9 +218,10 @@ def executor_for(
     return "stacked" if flops < STACK_BELOW_FLOPS else "loop"
 
 
-def native_network(network: nn.Module) -> NativeMlp | None:
-    """Return a network whose passes are compiled; None where there is no such code for it."""
-    return NativeMlp.of(dense_layers(network))
+def native_network(network: nn.Module, image: Shape, threads: int = 1) -> NativeMlp | None:
+    """Return a network for images of this shape whose passes are compiled; None where there is no such code for it."""
+    convolutions = NativeConvolutions.of(network, image, threads)
+    return NativeMlp.of(dense_layers(network, convolutions.paths if convolutions else ()), convolutions)
 
 
 def _optimizer(experiment: Training) -> Sgd:

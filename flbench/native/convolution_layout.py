@@ -23,7 +23,7 @@ class Field(IntEnum):
     LAYERS = 3
     IMAGES = 4  #: address of the images (N, B, PIXELS)
     PIXELS = 5
-    FEATURES = 6  #: address of the features (N, B, WIDTH), or of their gradient
+    FEATURES = 6  #: address of the features (N, B, WIDTH), or of their gradient (N, WIDTH, B filled up to ``LANES``)
     WIDTH = 7
     ROWS = 8  #: address of memory for ``LANES`` images, or outputs of any layer
     OUT = 9  #: the same again

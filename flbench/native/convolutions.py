@@ -55,7 +55,7 @@ def forward(head: int) -> None:
 def backward(head: int) -> None:
     """Compute the gradients of weights and biases from that of the features of the last forward pass."""
     batch, layers = whole(head, Field.BATCH), whole(head, Field.LAYERS)
-    rows, width, of_pixels = whole(head, Field.ROWS), whole(head, Field.WIDTH), whole(head, Field.OF_PIXELS)
+    width, of_pixels = whole(head, Field.WIDTH), whole(head, Field.OF_PIXELS)
     vectors = _up(batch) // LANES
     for n in range(whole(head, Field.FIRST), whole(head, Field.LAST)):
         for i in range(layers):
@@ -64,9 +64,12 @@ def backward(head: int) -> None:
             _clear(whole(layer, Part.SUMS), LANES * _weights(layer))
             _clear(whole(layer, Part.BIAS_SUMS), LANES * whole(layer, Part.OUTS))
         for vector in range(vectors):
-            number, first, used = n * vectors + vector, n * batch + LANES * vector, min(LANES, batch - LANES * vector)
+            number = n * vectors + vector
             of_y, of_x = whole(head, Field.OUT), whole(head, Field.IN)
-            _to_lanes(whole(head, Field.FEATURES) + 4 * first * width, width, used, rows, of_y)
+            of_features = whole(head, Field.FEATURES) + _VECTOR * (n * width * vectors + vector)
+            for i in range(width):
+                for lane in range(LANES):
+                    put(of_y, LANES * i + lane, real(of_features + _VECTOR * i * vectors, lane))
             for i in range(layers - 1, -1, -1):
                 layer = _layer(head, i)
                 _unpool(layer, number, of_y, of_pixels)

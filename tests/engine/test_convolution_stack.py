@@ -64,12 +64,17 @@ def images_of(clients: int, batch: int, channels: int, side: int, *, whole: bool
 def native_passes(found: ConvolutionStack, params: Tree, images: Tensor) -> tuple[Tensor, Tree]:
     """Features, and the gradients for ``weights_of`` the features as their gradient."""
     features = found.forward(params, images).clone()
-    grads = found.backward(gradient_of(features))
+    grads = found.backward(filled(gradient_of(features)))
     return features, {name: grads[name].clone() for name in params}
 
 
 def gradient_of(features: Tensor) -> Tensor:
     return torch.linspace(-2, 2, features[0].numel()).round().view(features.shape[1:]).expand(features.shape)
+
+
+def filled(gradient_NBD: Tensor) -> Tensor:
+    """As the compiled pass reads it: (N, D, B), filled up."""
+    return F.pad(gradient_NBD.mT, (0, -gradient_NBD.shape[1] % 16)).contiguous()
 
 
 def torch_passes(layers: Sequence[tuple[str, PooledConv]], params: Tree, images: Tensor) -> tuple[Tensor, Tree]:
@@ -129,11 +134,14 @@ def test_a_client_has_the_same_bits_in_every_stack(size: tuple[int, int, list[in
     assert torch.equal(alone[0], features[1:2])
     assert all(torch.equal(alone[1][name], leaf[1:2]) for name, leaf in grads.items())
     gradient, rest = gradient_of(features), torch.zeros_like(features)
-    fewer, of_fewer = found.forward(params, images[:, :9]).clone(), tmap(torch.clone, found.backward(gradient[:, :9]))
+    fewer, of_fewer = (
+        found.forward(params, images[:, :9]).clone(),
+        tmap(torch.clone, found.backward(filled(gradient[:, :9]))),
+    )
     assert torch.equal(fewer, features[:, :9])
     rest[:, :9] = gradient[:, :9]
     found.forward(params, images)
-    assert all(torch.equal(leaf, of_fewer[name]) for name, leaf in found.backward(rest).items())
+    assert all(torch.equal(leaf, of_fewer[name]) for name, leaf in found.backward(filled(rest)).items())
     threaded, of_threaded = native_passes(made(layers, threads=2), params, images)
     assert torch.equal(threaded, features)
     assert all(torch.equal(of_threaded[name], leaf) for name, leaf in grads.items())
