@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,6 +124,15 @@ def test_code_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -
     stored.write_bytes(code[:-1])  # damaged: it is compiled again, and nothing of it runs
     assert native.__wrapped__("products", "one_product") is not None
     assert len(stored.read_bytes()) == len(code)
+
+
+@pytest.mark.slow
+def test_processes_may_start_together(tmp_path: Path) -> None:
+    program = "from flbench.native.build import native; assert native('products', 'one_product')"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    processes = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert len([*tmp_path.rglob("*.o")]) == 1
 
 
 def test_where_nothing_can_be_stored_each_process_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
