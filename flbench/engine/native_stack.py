@@ -87,6 +87,10 @@ class NativeMlp:
         features = sum(layer.path not in ("head", "logits") for layer in layers)  # exact: whole numbers
         return cls(run, layers, features, convolutions)
 
+    def gains(self, batch: int) -> bool:
+        """Return whether this is faster than torch for batches of this size."""
+        return self.convolutions is None or self.convolutions.gain(batch)
+
     @cached_property
     def local_steps(self) -> NativeStack:
         """The stack whose memory the rounds share."""
@@ -141,6 +145,7 @@ class NativeStack:
         self._shape: tuple[int, ...] = ()
         self._grads: Tree = {}
         self._outputs: list[Tensor] = []
+        self._of_images: Tensor | None = None
         self._convolutions = None if network.convolutions is None else ConvolutionStack(network.convolutions)
 
     def forward(self, params: Tree, buffers: Tree, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ from flbench.engine.convolution_stack import NativeConvolutions
 from flbench.engine.cuda_graph import CudaRecorder
 from flbench.engine.dense_stack import dense_layers
 from flbench.engine.device_data import DeviceData
-from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor
+from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor, StacksInThreads
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.initial_factors import Measured, set_factors
 from flbench.engine.local_steps import drawn_steps, local_steps
@@ -118,7 +118,11 @@ def make_trainer(
             _log.warning("%s trains each client by itself: no stacks, no graphs", _method(experiment).label())
     elif device != "cuda":
         own = network()
-        runner = StackedExecutor(own, autocast, native=native_network(own, image, pool) if used == "native" else None)
+        compiled = native_network(own, image) if used == "native" else None
+        if compiled is not None and compiled.convolutions is not None:
+            runner = StacksInThreads([own, *(network() for _ in range(pool - 1))], compiled)
+        else:
+            runner = StackedExecutor(own, autocast, native=compiled)
     else:
         tuner, method = _gpu_tuner(), _method(experiment)
         chunk = clients_that_fit(first, image, experiment.batch_size, method, neighbours)
@@ -167,9 +171,11 @@ def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
 
 def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor: Executor, neighbours: int = 1) -> int:
     """Return how many runs like this one to train together: as many as fill a stack and fit into memory."""
-    stacked = executor_for(experiment, data, device=device, wanted=executor) != "loop"
-    if not isinstance(experiment, Federated) or not stacked or cast(Norm, experiment.norm).lock_step:
+    used = executor_for(experiment, data, device=device, wanted=executor)
+    if not isinstance(experiment, Federated) or used == "loop" or cast(Norm, experiment.norm).lock_step:
         return 1
+    if used == "native" and NativeConvolutions.of(make_network(experiment, data, device), data.shape) is not None:
+        return 1  # a stack has fewer clients than a cohort
     most = CHUNK
     if device == "cuda":
         network = make_network(experiment, data, device)
@@ -183,9 +189,10 @@ def executor_for(
 ) -> UsedExecutor:
     """Return the executor for this experiment; ``auto`` selects by the device and the FLOPs of a local step.
 
-    Multi-layer perceptrons in fp32 are trained by compiled functions on a CPU, however large they are. Partial batches
-    that a stack cannot compute exactly are always trained by the loop. ``network`` is the experiment's, on the device,
-    if there is one already; its weights and buffers stay as they are.
+    Multi-layer perceptrons in fp32 are trained by compiled functions on a CPU, however large they are, and so are
+    convolutional networks like LeNet with batches for which that is faster. Partial batches that a stack cannot compute
+    exactly are always trained by the loop. ``network`` is the experiment's, on the device, if there is one already; its
+    weights and buffers stay as they are.
 
     Raises:
         flbench.errors.UserError: the norm needs all clients in one stack, and the loop is wanted; or the other way
@@ -204,13 +211,12 @@ def executor_for(
     network, image = make_network(experiment, data, device) if network is None else network, data.shape
     if not _drops_last(experiment) and not stacks_partial_batches(method, network, image):
         return "loop"
-    compiled = wanted in ("auto", "native") and device == "cpu" and experiment.precision == "fp32"
-    if compiled and native_network(network, image) is not None:
-        return "native"
+    if wanted in ("auto", "native") and device == "cpu" and experiment.precision == "fp32":
+        compiled = native_network(network, image)
+        if compiled is not None and (wanted == "native" or compiled.gains(experiment.batch_size)):
+            return "native"
     if wanted == "native":
-        raise UserError(
-            "executor native: it trains multi-layer perceptrons and convolutions like LeNet's, in fp32 on a CPU; use auto"
-        )
+        raise UserError("executor native: it trains networks like mlp, lenet and cnn in fp32 on a CPU; use auto")
     if wanted != "auto":
         return wanted
     forward = sample_flops(network, image, backward=False)
@@ -218,9 +224,9 @@ def executor_for(
     return "stacked" if flops < STACK_BELOW_FLOPS else "loop"
 
 
-def native_network(network: nn.Module, image: Shape, threads: int = 1) -> NativeMlp | None:
+def native_network(network: nn.Module, image: Shape) -> NativeMlp | None:
     """Return a network for images of this shape whose passes are compiled; None where there is no such code for it."""
-    convolutions = NativeConvolutions.of(network, image, threads)
+    convolutions = NativeConvolutions.of(network, image)
     return NativeMlp.of(dense_layers(network, convolutions.paths if convolutions else ()), convolutions)
 
 

@@ -17,18 +17,17 @@ KERNEL, POOL = 5, 2
 class Field(IntEnum):
     """The numbers of a stack, which come first."""
 
-    FIRST = 0  #: the clients from this one
-    LAST = 1  #: to before this one
-    BATCH = 2
-    LAYERS = 3
-    IMAGES = 4  #: address of the images (N, B, PIXELS)
-    PIXELS = 5
-    FEATURES = 6  #: address of the features (N, B, WIDTH), or of their gradient (N, WIDTH, B filled up to ``LANES``)
-    WIDTH = 7
-    ROWS = 8  #: address of memory for ``LANES`` images, or outputs of any layer
-    OUT = 9  #: the same again
-    IN = 10  #: the same again
-    OF_PIXELS = 11  #: address of memory for the gradient of the pixels of any layer, before the pooling
+    CLIENTS = 0  #: N
+    BATCH = 1  #: B
+    LAYERS = 2
+    IMAGES = 3  #: address of the images (N, B, PIXELS)
+    PIXELS = 4
+    FEATURES = 5  #: address of the features (N, B, WIDTH), or of their gradient (N, WIDTH, B filled up to ``LANES``)
+    WIDTH = 6
+    ROWS = 7  #: address of memory for ``LANES`` images, or outputs of any layer
+    OUT = 8  #: the same again
+    IN = 9  #: the same again
+    OF_PIXELS = 10  #: address of memory for the gradient of the pixels of any layer, before the pooling
 
 
 class Part(IntEnum):

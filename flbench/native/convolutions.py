@@ -38,7 +38,7 @@ def forward(head: int) -> None:
     batch, layers = whole(head, Field.BATCH), whole(head, Field.LAYERS)
     rows, width, pixels = whole(head, Field.ROWS), whole(head, Field.WIDTH), whole(head, Field.PIXELS)
     vectors = _up(batch) // LANES
-    for n in range(whole(head, Field.FIRST), whole(head, Field.LAST)):
+    for n in range(whole(head, Field.CLIENTS)):
         for i in range(layers):
             _pack(_layer(head, i), n)
         for vector in range(vectors):
@@ -57,7 +57,7 @@ def backward(head: int) -> None:
     batch, layers = whole(head, Field.BATCH), whole(head, Field.LAYERS)
     width, of_pixels = whole(head, Field.WIDTH), whole(head, Field.OF_PIXELS)
     vectors = _up(batch) // LANES
-    for n in range(whole(head, Field.FIRST), whole(head, Field.LAST)):
+    for n in range(whole(head, Field.CLIENTS)):
         for i in range(layers):
             layer = _layer(head, i)
             _pack(layer, n)
