@@ -24,6 +24,7 @@ from flbench.engine.gradients import Passes, autocast, evaluating, gradient_of
 from flbench.engine.hooks import Lift, LiftedHooks
 from flbench.engine.observed import observed
 from flbench.engine.own_training import OwnTraining
+from flbench.engine.phases import aligned
 from flbench.engine.tree_sums import joined_trees
 from flbench.methods.base import Tree, tmap
 from flbench.models.layers import at_least_float
@@ -248,7 +249,7 @@ def _rates_of(lr: float | Tensor, params: Tree) -> float | list[Tensor]:
     """Return the rate, or that of each client (N,) in the shape and dtype of every leaf."""
     if not isinstance(lr, Tensor):
         return lr
-    return [lr.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1)) for leaf in params.values()]
+    return [aligned(lr, leaf).to(leaf.dtype) for leaf in params.values()]
 
 
 def _descend(weights: list[Tensor], direction: list[Tensor], rates: float | list[Tensor]) -> None:
@@ -261,7 +262,4 @@ def _descend(weights: list[Tensor], direction: list[Tensor], rates: float | list
 
 def _where(training: Tensor, new: Tree, old: Tree | None = None) -> Tree:
     """``new`` for the clients that take this step, ``old`` (or zero) for those that have taken all of theirs."""
-    return {
-        name: torch.where(training.view(-1, *[1] * (leaf.dim() - 1)), leaf, old[name] if old else 0)
-        for name, leaf in new.items()
-    }
+    return {name: torch.where(aligned(training, leaf), leaf, old[name] if old else 0) for name, leaf in new.items()}

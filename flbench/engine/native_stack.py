@@ -80,9 +80,9 @@ class NativeMlp:
     @classmethod
     def of(cls, dense: Sequence[DenseLayer] | None, convolutions: NativeConvolutions | None = None) -> NativeMlp | None:
         """Return the network of these layers; None where a layer is not compiled, or nothing is on this machine."""
-        layers = None if dense is None else _layers(dense)
-        run = native("mlp", "run") if dense and layers else None
-        if dense is None or layers is None or run is None:
+        layers = _layers(dense) if dense else None
+        run = native("mlp", "run") if layers else None
+        if layers is None or run is None:
             return None
         features = sum(layer.path not in ("head", "logits") for layer in layers)  # exact: whole numbers
         return cls(run, layers, features, convolutions)
@@ -99,6 +99,8 @@ class NativeMlp:
 
 def _layers(dense: Sequence[DenseLayer]) -> list[_Layer] | None:
     """The layers of a network with each ReLU joined to the one before it; None where this is impossible."""
+    if any(leaf.dtype != torch.float32 for _, module in dense for leaf in module.parameters()):
+        return None
     width = next(module.in_features for _, module in dense if isinstance(module, Dense))
     layers: list[_Layer] = []
     for path, module in dense:

@@ -59,6 +59,10 @@ _log = logging.getLogger(__name__)
 #: between a small MLP (5 MFLOP, where overhead dominates) and a CNN (2,600 MFLOP, where a client saturates a core).
 STACK_BELOW_FLOPS = 20e6
 
+#: Bytes of the weights of a stack that compiled functions train, unless one client has more. They train large networks,
+#: too, and one client after the other: a larger stack would take memory and gain nothing.
+COMPILED_BYTES = 128 << 20
+
 #: Most clients in a stack of fused runs on a GPU: 30 to 60 of them saturate its throughput, and further runs would only
 #: use memory and delay the others.
 SATURATED = 60
@@ -121,8 +125,10 @@ def make_trainer(
         compiled = native_network(own, image) if used == "native" else None
         if compiled is not None and compiled.convolutions is not None:
             runner = StacksInThreads([own, *(network() for _ in range(pool - 1))], compiled)
+        elif compiled is not None:
+            runner = StackedExecutor(own, autocast, _compiled_chunk(own), native=compiled)
         else:
-            runner = StackedExecutor(own, autocast, native=compiled)
+            runner = StackedExecutor(own, autocast)
     else:
         tuner, method = _gpu_tuner(), _method(experiment)
         chunk = clients_that_fit(first, image, experiment.batch_size, method, neighbours)
@@ -174,9 +180,12 @@ def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor
     used = executor_for(experiment, data, device=device, wanted=executor)
     if not isinstance(experiment, Federated) or used == "loop" or cast(Norm, experiment.norm).lock_step:
         return 1
-    if used == "native" and NativeConvolutions.of(make_network(experiment, data, device), data.shape) is not None:
-        return 1  # a stack has fewer clients than a cohort
     most = CHUNK
+    if used == "native":
+        network = make_network(experiment, data, device)
+        if NativeConvolutions.of(network, data.shape) is not None:
+            return 1  # a stack has fewer clients than a cohort
+        most = _compiled_chunk(network)
     if device == "cuda":
         network = make_network(experiment, data, device)
         fitting = clients_that_fit(network, data.shape, experiment.batch_size, _method(experiment), neighbours)
@@ -222,6 +231,12 @@ def executor_for(
     forward = sample_flops(network, image, backward=False)
     flops = 3 * forward * experiment.batch_size  # the backward pass counted as two forward passes
     return "stacked" if flops < STACK_BELOW_FLOPS else "loop"
+
+
+def _compiled_chunk(network: nn.Module) -> int:
+    """Return how many clients with such a network are trained as one stack by compiled functions."""
+    weights = sum(leaf.numel() * leaf.element_size() for leaf in network.parameters())  # exact: whole numbers
+    return max(1, min(CHUNK, COMPILED_BYTES // weights))
 
 
 def native_network(network: nn.Module, image: Shape) -> NativeMlp | None:

@@ -72,14 +72,12 @@ class FedVLS(Method):
         return self._distilled(batch, shares) + self._suppressed(batch, shares)
 
     def penalty_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Tree:
-        z_BY, shares, true_BY = batch.logits_BY, _shares(batch.logits_BY, ctx), _true(batch)
+        z_BY, server_BY = batch.logits_BY, batch.teachers["server"].logits_BY
+        shares, true_BY = _shares(z_BY, ctx), _true(batch)
         held_Y = ~shares.vacant_Y
-        p_BY, q_BY = (
-            each_BY.masked_fill(held_Y, float("-inf")).softmax(1)
-            for each_BY in (z_BY, batch.teachers["server"].logits_BY)
-        )
-        distilled_BY = (p_BY - q_BY).masked_fill_(held_Y, 0).mul_(self.lam * (1 / len(z_BY)))
-        suppressed_BY = self._spread(z_BY, shares, true_BY).softmax(0).masked_fill_(true_BY, 0)
+        p_BY, q_BY = (_softmax(_with(float("-inf"), held_Y, each_BY), 1) for each_BY in (z_BY, server_BY))
+        distilled_BY = (p_BY - q_BY).masked_fill_(held_Y, 0).mul_(1 / len(z_BY)).mul_(self.lam)
+        suppressed_BY = _softmax(self._spread(z_BY, shares, true_BY), 0).masked_fill_(true_BY, 0)
         return {"logits_BY": distilled_BY.addcmul_(self.suppression * shares.p_Y, suppressed_BY)}
 
     def _log_shares(self, shares: _Shares) -> Tensor:
@@ -88,13 +86,13 @@ class FedVLS(Method):
     def _spread(self, z_BY: Tensor, shares: _Shares, true_BY: Tensor) -> Tensor:
         """Return what the suppression adds up over the batch, as logarithms."""
         if self.variant == "original":
-            return z_BY.masked_fill(true_BY, float("-inf"))
-        return (z_BY - self._log_shares(shares) - math.log(z_BY.shape[1])).masked_fill(true_BY, 0)
+            return _with(float("-inf"), true_BY, z_BY)
+        return _with(0.0, true_BY, z_BY - self._log_shares(shares) - math.log(z_BY.shape[1]))
 
     def _distilled(self, batch: Batch, shares: _Shares) -> Tensor:
         held_Y = ~shares.vacant_Y
         p_BY, q_BY = (
-            z_BY.masked_fill(held_Y, float("-inf")).log_softmax(1)
+            _with(float("-inf"), held_Y, z_BY).log_softmax(1)
             for z_BY in (batch.logits_BY, batch.teachers["server"].logits_BY)
         )
         # Filled after the product, too: held classes have infinity - infinity there, and a gradient of 0.
@@ -120,3 +118,19 @@ def _true(batch: Batch) -> Tensor:
     labels_B = batch.labels_B
     classes_Y = torch.arange(batch.logits_BY.shape[1], device=labels_B.device)
     return labels_B.unsqueeze(1) == classes_Y.view(-1, *[1] * (labels_B.dim() - 1))
+
+
+def _with(value: float, places: Tensor, z_BY: Tensor) -> Tensor:
+    """Return the logits with a value in these places, in the memory layout of the logits.
+
+    A stack's clients are the last axis, but the first in memory. ``masked_fill`` would make them the last there, too,
+    and torch would round a client's sums by its place.
+    """
+    import torch
+
+    return torch.where(places, torch.scalar_tensor(value, dtype=z_BY.dtype, device=z_BY.device), z_BY)
+
+
+def _softmax(z_BY: Tensor, dim: int) -> Tensor:
+    """Return the softmax by elementwise operations and one sum, which keep the memory layout; its own makes a copy."""
+    return (z_BY - z_BY.logsumexp(dim, keepdim=True)).exp()

@@ -2,8 +2,8 @@
 
 Importing numba and its compiler takes more than a second; loading stored code takes a tenth, most of it for llvmlite.
 The code is stored in the user's cache folder in files named by all that it depends on: the sources of this room, the
-versions of numba and llvmlite, and the CPU. A file appears at once and whole, and all processes would write the same,
-so that any number of them may start together. Where the folder cannot be written to, each process compiles.
+versions of numba and llvmlite, and the CPU. A file appears at once and whole, and of processes that start together one
+compiles. Where the folder cannot be written to, each of them does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -47,11 +48,15 @@ def native(module: str, name: str) -> Native | None:
         path = user_cache() / "native" / f"{name}-{_digest([module, *cpu])}.o"
         code = _stored(path)
         if code is None:
-            code = _compiled(module, name, cpu)
-            _store(path, code)
+            with _one_at_a_time(path):
+                code = _stored(path)  # by the process that was waited for
+                if code is None:
+                    code = _compiled(module, name, cpu)
+                    _store(path, code)
         return _loaded(code, name, cpu)
     except Exception as error:  # numba may be absent, or not know this CPU: torch computes the same, more slowly
-        _log.warning("small networks are trained by torch alone: %s: %s", type(error).__name__, str(error)[:200])
+        why = " ".join(str(error).split())[:200]
+        _log.warning("small networks are trained by torch alone: %s: %s", type(error).__name__, why)
         return None
 
 
@@ -60,6 +65,18 @@ def _digest(parts: Sequence[str]) -> str:
     sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
     known = "\0".join([*parts, version("numba"), version("llvmlite")]).encode()
     return hashlib.sha256(b"\0".join([known, *sources])).hexdigest()[:32]
+
+
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Wait while another process compiles, where files can be locked."""
+    from filelock import FileLock
+
+    with ExitStack() as stack:
+        with suppress(OSError, NotImplementedError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(path.with_suffix(".lock"), fallback_to_soft=False))
+        yield
 
 
 def _stored(path: Path) -> bytes | None:
@@ -75,7 +92,6 @@ def _stored(path: Path) -> bytes | None:
 def _store(path: Path, code: bytes) -> None:
     """Write a file in one step, or not at all."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(code).digest() + code)

@@ -31,7 +31,7 @@ def vector_width() -> int:
         return 16
     if features.get("avx2") and features.get("fma"):
         return 8
-    if features.get("neon"):
+    if features.get("neon"):  # in every 64-bit ARM
         return 4
     raise UserError("this CPU has none of AVX-512, AVX2 with FMA, and NEON")
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from flbench.config import parse_experiment
+from flbench.data.datasets import load_named
 from flbench.engine import setup
 from flbench.engine.dense_stack import DenseStack, dense_layers
 from flbench.engine.device_data import DeviceData
+from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.native_stack import NativeMlp, NativeStack
 from flbench.engine.optimizers import Adam, Sgd
@@ -238,8 +241,14 @@ def test_where_nothing_is_compiled_torch_computes(monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def experiment_and_data() -> Any:
-    from flbench.config import parse_experiment
-    from flbench.data.datasets import load_named
-
     experiment: Any = parse_experiment({"dataset": "digits", "model": {"name": "mlp", "widths": [16]}})
     return experiment, load_named(experiment.dataset, None)
+
+
+def test_large_networks_are_trained_in_small_stacks() -> None:
+    """Of 27 MB of weights each, of which four fit."""
+    experiment: Any = parse_experiment({"dataset": "digits", "model": {"name": "mlp", "widths": [2560, 2560]}})
+    data = load_named(experiment.dataset, None)
+    trainer, numerics = setup.make_trainer(experiment, data, device="cpu", executor="auto", pool=1)
+    assert (numerics.executor, cast(StackedExecutor, trainer.executor).chunk) == ("native", 4)
+    assert setup.runs_worth_fusing(experiment, data, device="cpu", executor="auto") == 1

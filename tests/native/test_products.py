@@ -116,7 +116,7 @@ def test_not_a_number_stays_one(compiled: Native) -> None:
 def test_code_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(build, "user_cache", lambda: tmp_path)
     assert native.__wrapped__("products", "one_product") is not None
-    (stored,) = (tmp_path / "native").iterdir()
+    (stored,) = (tmp_path / "native").glob("*.o")
     code = stored.read_bytes()
     with monkeypatch.context() as patched:
         patched.setattr(build, "_compiled", lambda *_: pytest.fail("compiled again"))
