@@ -247,13 +247,14 @@ def test_runs_agree_with_those_of_torch(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("method", fast(METHODS.classes, "fedprox", "scaffold", "moon", "fedsam"))
 def test_every_method_has_the_numbers_of_torch(method: str) -> None:
-    both = [trainer(method, executor, sgd=Sgd(0.05)) for executor in ("native", "stacked")]
+    # FedDecorr divides by deviations of features that are almost 0 here: after two rounds at the rate 0.05 torch's own
+    # numbers are 0.07 from those in float64.
+    sgd = Sgd(1e-4 if method == "feddecorr" else 0.05)
+    both = [trainer(method, executor, sgd=sgd) for executor in ("native", "stacked")]
     train(2, *both)
     ours, theirs = map(everything, both)
-    # FedDecorr divides by deviations of features that are almost 0 here: torch's own numbers are 0.07 from float64's.
-    rounded = 2e-3 if method == "feddecorr" else 1e-4
     for name, leaf in theirs.items():
-        assert float((ours[name] - leaf).abs().max()) < rounded * max(1.0, float(leaf.abs().max())), name
+        assert float((ours[name] - leaf).abs().max()) < 1e-4 * max(1.0, float(leaf.abs().max())), name
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
