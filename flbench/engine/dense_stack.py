@@ -18,7 +18,7 @@ Shape suffixes: N clients, B batch, D features of a layer's input, Y classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -167,12 +167,17 @@ class DenseStack:
         return {name: grads[name] if name in grads else torch.zeros_like(leaf) for name, leaf in params.items()}
 
 
-def dense_layers(network: nn.Module) -> list[DenseLayer] | None:
-    """Return a network's dense layers, ReLUs and normalizations in order; None if it has other or frozen layers."""
+def dense_layers(network: nn.Module, before: Collection[str] = ()) -> list[DenseLayer] | None:
+    """Return a network's dense layers, ReLUs and normalizations in order; None if it has other or frozen layers.
+
+    ``before`` are the paths of other layers, which come before all of these.
+    """
     if not all(leaf.requires_grad for leaf in network.parameters()):
         return None
     layers: list[DenseLayer] = []
     for path, module in network.named_modules():
+        if path in before:
+            continue
         # Exactly these types: a subclass may compute something else.
         plain = type(module) is Relu or (type(module) is Dense and module.reparametrization is None)
         if plain or isinstance(module, Normalization):

@@ -64,9 +64,9 @@ def rounds_by_hand(method: type[Method]) -> bool:
 
 def gradient_of(passes: Passes, lifted: LiftedHooks, autocast: torch.dtype | None) -> Gradient:
     """Return the fastest way to compute the gradient; ``autocast`` is the dtype of mixed precision, or None."""
-    if passes.dense is None or autocast is not None:  # as ``StackedExecutor.by_hand`` says
+    if autocast is not None or (passes.dense is None and passes.native is None):  # as ``StackedExecutor.by_hand`` says
         return ByAutograd(passes, lifted, autocast)
-    return ByHand(passes.dense, passes.native, lifted)
+    return ByHand(passes.dense or (), passes.native, lifted)
 
 
 class ByAutograd:

@@ -111,7 +111,12 @@ def _steps(
     """Return parameters, buffers, the optimizer's state and the mean loss after the steps of SGD."""
     number_N, leave = start.steps, start.leave_after
     native = passes.native if task.sgd.is_plain and not lifted.active else None
-    if native and isinstance(batches, LeavingBatches) and batches.images.plain_source is not None:
+    if (
+        native
+        and native.convolutions is None
+        and isinstance(batches, LeavingBatches)
+        and batches.images.plain_source is not None
+    ):
         params = {name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in start.params.items()}
         rates = task.each.get("lr", task.sgd.lr)
         losses = native.local_steps.train(params, {**buffers, **frozen}, batches, rates)

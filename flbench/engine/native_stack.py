@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flbench.engine.convolution_stack import ConvolutionStack, NativeConvolutions
 from flbench.engine.dense_stack import DenseLayer, Target
 from flbench.engine.device_data import LeavingBatches
 from flbench.methods.base import Tree
@@ -68,20 +69,27 @@ class NativeMlp:
     Attributes:
         run: the function.
         layers: in order; the ``features`` are the output of so many of them.
+        convolutions: layers before these, or None.
     """
 
     run: Native
     layers: list[_Layer]
     features: int
+    convolutions: NativeConvolutions | None = None
 
     @classmethod
-    def of(cls, dense: Sequence[DenseLayer] | None) -> NativeMlp | None:
+    def of(cls, dense: Sequence[DenseLayer] | None, convolutions: NativeConvolutions | None = None) -> NativeMlp | None:
         """Return the network of these layers; None where a layer is not compiled, or nothing is on this machine."""
         layers = _layers(dense) if dense else None
         run = native("mlp", "run") if layers else None
         if layers is None or run is None:
             return None
-        return cls(run, layers, sum(layer.path not in ("head", "logits") for layer in layers))  # exact: whole numbers
+        features = sum(layer.path not in ("head", "logits") for layer in layers)  # exact: whole numbers
+        return cls(run, layers, features, convolutions)
+
+    def gains(self, batch: int) -> bool:
+        """Return whether this is faster than torch for batches of this size."""
+        return self.convolutions is None or self.convolutions.gain(batch)
 
     @cached_property
     def local_steps(self) -> NativeStack:
@@ -139,11 +147,15 @@ class NativeStack:
         self._shape: tuple[int, ...] = ()
         self._grads: Tree = {}
         self._outputs: list[Tensor] = []
+        self._of_images: Tensor | None = None
+        self._convolutions = None if network.convolutions is None else ConvolutionStack(network.convolutions)
 
     def forward(self, params: Tree, buffers: Tree, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return features_NBD and logits_NBY of images_NBCHW, or of features (N, B, D)."""
         clients, batch = images.shape[:2]
         self._allocate(clients, batch, clients)
+        if self._convolutions is not None:
+            images = self._convolutions.forward(params, images)
         self._set(Field.IMAGES, images.reshape(clients * batch, -1).contiguous())
         self._set_params(params, buffers, clients)
         self._do(Operation.FORWARD)
@@ -178,8 +190,13 @@ class NativeStack:
                 name: torch.empty_like(leaf, memory_format=torch.contiguous_format) for name, leaf in params.items()
             }
             self._address(self._grads, Part.OF_WEIGHT, Part.OF_BIAS)
+        if self._convolutions is None:
+            self._do(Operation.BACKWARD)
+            return dict(self._grads)
+        if self._of_images is None:
+            self._of_images = self._set(Field.OF_IMAGES, torch.zeros_like(self._outputs[0]))
         self._do(Operation.BACKWARD)
-        return dict(self._grads)
+        return {**self._grads, **self._convolutions.backward(self._of_images)}
 
     def train(self, params: Tree, buffers: Tree, batches: LeavingBatches, rates: float | Tensor) -> Tensor:
         """Take all local steps of a round by plain SGD.
@@ -245,7 +262,7 @@ class NativeStack:
             memory[:, at : at + width * row].unflatten(1, (width, row))
             for at, width in zip(places, widths, strict=True)
         ]
-        self._numbers = torch.empty(len(layers), clients)
+        self._numbers, self._of_images = torch.empty(len(layers), clients), None
         self._grads = {}
         for part, layer, place in zip(self._parts, layers, places[1:], strict=True):
             part[Part.KIND], part[Part.RELU], part[Part.CENTRED] = layer.kind, layer.relu, layer.centred

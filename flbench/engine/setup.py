@@ -22,10 +22,11 @@ from flbench.data.preflight import require_batches, require_fit
 from flbench.data.shards import shards_of
 from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.conv_tuner import ConvTuner, cuda_clock
+from flbench.engine.convolution_stack import NativeConvolutions
 from flbench.engine.cuda_graph import CudaRecorder
 from flbench.engine.dense_stack import dense_layers
 from flbench.engine.device_data import DeviceData
-from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor
+from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor, StacksInThreads
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.gradients import rounds_by_hand
 from flbench.engine.initial_factors import Measured, set_factors
@@ -47,6 +48,7 @@ from flbench.models.initial_weights import build
 from flbench.models.masks import mask_keys
 from flbench.models.network import head_weight
 from flbench.models.norms import Norm
+from flbench.models.sites import Shape
 from flbench.models.starts import Start
 from flbench.models.trained_parts import train_only
 from flbench.models.weight_files import start_from
@@ -130,8 +132,11 @@ def make_trainer(
             _log.warning("%s trains each client by itself: no stacks, no graphs", _method(experiment).label())
     elif device != "cuda":
         own = network()
-        if used == "native":
-            runner = StackedExecutor(own, autocast, _compiled_chunk(own), native=native_network(own))
+        compiled = native_network(own, image) if used == "native" else None
+        if compiled is not None and compiled.convolutions is not None:
+            runner = StacksInThreads([own, *(network() for _ in range(pool - 1))], compiled)
+        elif compiled is not None:
+            runner = StackedExecutor(own, autocast, _compiled_chunk(own), native=compiled)
         else:
             runner = StackedExecutor(own, autocast)
     else:
@@ -186,7 +191,12 @@ def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor
     used = executor_for(experiment, data, device=device, wanted=executor)
     if not isinstance(experiment, Federated) or used == "loop" or cast(Norm, experiment.norm).lock_step:
         return 1
-    most = CHUNK if used == "stacked" else _compiled_chunk(make_network(experiment, data, device))
+    most = CHUNK
+    if used == "native":
+        network = make_network(experiment, data, device)
+        if NativeConvolutions.of(network, data.shape) is not None:
+            return 1  # a stack has fewer clients than a cohort
+        most = _compiled_chunk(network)
     if device == "cuda":
         network = make_network(experiment, data, device)
         fitting = clients_that_fit(network, data.shape, experiment.batch_size, _method(experiment), neighbours)
@@ -199,9 +209,10 @@ def executor_for(
 ) -> UsedExecutor:
     """Return the executor for this experiment; ``auto`` selects by the device and the FLOPs of a local step.
 
-    Multi-layer perceptrons in fp32 are trained by compiled functions on a CPU, however large they are. Partial batches
-    that a stack cannot compute exactly are always trained by the loop. ``network`` is the experiment's, on the device,
-    if there is one already; its weights and buffers stay as they are.
+    Multi-layer perceptrons in fp32 are trained by compiled functions on a CPU, however large they are, and so are
+    convolutional networks like LeNet with batches for which that is faster. Partial batches that a stack cannot compute
+    exactly are always trained by the loop. ``network`` is the experiment's, on the device, if there is one already; its
+    weights and buffers stay as they are.
 
     Raises:
         flbench.errors.UserError: the norm needs all clients in one stack, and the loop is wanted; or the other way
@@ -220,11 +231,12 @@ def executor_for(
     network, image = make_network(experiment, data, device) if network is None else network, data.shape
     if not _drops_last(experiment) and not stacks_partial_batches(method, network, image):
         return "loop"
-    compiled = wanted in ("auto", "native") and device == "cpu" and experiment.precision == "fp32"
-    if compiled and native_network(network) is not None:
-        return "native"
+    if wanted in ("auto", "native") and device == "cpu" and experiment.precision == "fp32":
+        compiled = native_network(network, image)
+        if compiled is not None and (wanted == "native" or compiled.gains(experiment.batch_size)):
+            return "native"
     if wanted == "native":
-        raise UserError("executor native: it trains multi-layer perceptrons in fp32 on a CPU; use auto")
+        raise UserError("executor native: it trains networks like mlp, lenet and cnn in fp32 on a CPU; use auto")
     if wanted != "auto":
         return wanted
     forward = sample_flops(network, image, backward=False)
@@ -238,9 +250,10 @@ def _compiled_chunk(network: nn.Module) -> int:
     return max(1, min(CHUNK, COMPILED_BYTES // weights))
 
 
-def native_network(network: nn.Module) -> NativeMlp | None:
-    """Return a network whose passes are compiled; None where there is no such code for it."""
-    return NativeMlp.of(dense_layers(network))
+def native_network(network: nn.Module, image: Shape) -> NativeMlp | None:
+    """Return a network for images of this shape whose passes are compiled; None where there is no such code for it."""
+    convolutions = NativeConvolutions.of(network, image)
+    return NativeMlp.of(dense_layers(network, convolutions.paths if convolutions else ()), convolutions)
 
 
 def _optimizer(experiment: Training) -> Sgd:

@@ -167,6 +167,8 @@ def _backward(head: int, n: int, memory: int, size: int, of_logits: int, rate: n
             for i in range(out * row):
                 put(g, i, real(g, i) if real(y, i) > _ZERO else _ZERO)
         of_x = spare if g != spare else spare + widest
+        if layer == 0 and whole(head, Field.OF_IMAGES):
+            of_x = whole(head, Field.OF_IMAGES) + 4 * n * d * row
         if whole(at, Part.KIND) != Kind.DENSE:
             _of_normalization(head, at, n, memory, g, of_x, spare + 2 * widest, size, rate)
             g = of_x
@@ -177,7 +179,7 @@ def _backward(head: int, n: int, memory: int, size: int, of_logits: int, rate: n
         else:
             lines, width = memory, _padded(inputs)
         weight = whole(at, Part.WEIGHT) + 4 * n * d * out
-        if layer:
+        if layer or whole(head, Field.OF_IMAGES):
             product(d, size, out, weight, 1, d, g, row, zeros, 0, of_x, row, _LOWEST, _KEPT)
         product(out, d, size, g, row, 1, lines, width, zeros, 0,
                 whole(at, Part.OF_WEIGHT) + 4 * n * d * out, d, _LOWEST, rate)  # fmt: skip

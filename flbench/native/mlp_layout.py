@@ -42,6 +42,7 @@ class Field(IntEnum):
     FEATURES = 22  #: number of the layers before the features
     WIDEST = 23  #: floats of the largest activations
     CONSTANTS = 24  #: address of 16 zeros, then as many ones
+    OF_IMAGES = 25  #: address of the gradient of the samples (N, D, ROW); 0: not computed
 
 
 class Part(IntEnum):

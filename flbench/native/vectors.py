@@ -195,7 +195,8 @@ def _bytes(at: ir.IRBuilder, floats: Any) -> Any:
 
 
 def _declared(at: ir.IRBuilder, name: str, result: Any, args: Any) -> Any:
-    return cgutils.get_or_insert_function(at.module, ir.FunctionType(result, args), f"{name}.v{WIDTH}f32")
+    lanes = next(kind.count for kind in [result, *args] if isinstance(kind, ir.VectorType))
+    return cgutils.get_or_insert_function(at.module, ir.FunctionType(result, args), f"{name}.v{lanes}f32")
 
 
 def _load(at: ir.IRBuilder, address: Any, kind: Any = _FLOAT) -> Any:
@@ -205,7 +206,7 @@ def _load(at: ir.IRBuilder, address: Any, kind: Any = _FLOAT) -> Any:
 def _spread(at: ir.IRBuilder, value: Any, vector: Any) -> Any:
     """The value in each lane."""
     nothing = ir.Constant(vector, ir.Undefined)
-    lanes = ir.Constant(ir.VectorType(_I32, WIDTH), [0] * WIDTH)
+    lanes = ir.Constant(ir.VectorType(_I32, vector.count), [0] * vector.count)
     return at.shuffle_vector(at.insert_element(nothing, value, _I32(0)), nothing, lanes)
 
 

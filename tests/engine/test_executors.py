@@ -194,7 +194,7 @@ def test_a_pool_uses_a_network_of_its_own_in_each_thread() -> None:
         used.add(id(seat.network))
         barrier.wait(timeout=120)  # all three are inside at once
 
-    list(executor._map(look, range(3)))
+    list(executor.map(look, range(3)))
     assert used == {id(network) for network in networks}
 
 

@@ -233,7 +233,7 @@ def test_where_nothing_is_compiled_torch_computes(monkeypatch: pytest.MonkeyPatc
     experiment, data = experiment_and_data
     given: dict[str, Any] = {"device": "cpu"}
     assert executor_for(experiment, data, wanted="auto", **given) == "native"
-    monkeypatch.setattr(setup, "native_network", lambda network: None)
+    monkeypatch.setattr(setup, "native_network", lambda *_: None)
     assert executor_for(experiment, data, wanted="auto", **given) == "stacked"
     with pytest.raises(UserError, match=r"executor native: .* use auto"):
         executor_for(experiment, data, wanted="native", **given)

@@ -36,7 +36,9 @@ def compiled(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Native]:
     yield compiled_for(request.param, monkeypatch)
 
 
-def compiled_for(cpu: str, monkeypatch: pytest.MonkeyPatch) -> Native:
+def compiled_for(
+    cpu: str, monkeypatch: pytest.MonkeyPatch, module: str = "products", name: str = "one_product"
+) -> Native:
     features = Features(llvm.get_host_cpu_features())
     if cpu != "this CPU":
         if not features.get("avx2"):
@@ -45,9 +47,9 @@ def compiled_for(cpu: str, monkeypatch: pytest.MonkeyPatch) -> Native:
     if cpu == "4 floats":
         features.update({"avx2": False, "neon": True})
     monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: features)
-    for name in [name for name in sys.modules if name.startswith("flbench.native.") and name != build.__name__]:
-        monkeypatch.delitem(sys.modules, name)
-    function = native.__wrapped__("products", "one_product")
+    for other in [other for other in sys.modules if other.startswith("flbench.native.") and other != build.__name__]:
+        monkeypatch.delitem(sys.modules, other)
+    function = native.__wrapped__(module, name)
     assert function is not None
     return function
 
