@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from flbench.engine.dense_stack import DenseLayer, DenseStack, Target, cross_entropy
+from flbench.engine.dense_stack import DenseLayer, DenseStack, Target
 from flbench.engine.hooks import TERMS, LiftedHooks, derives_terms, mean_over_batch, own_hooks
 from flbench.engine.native_stack import NativeMlp, NativeStack
 from flbench.methods.base import Batch, Method, Outputs, Tree
@@ -141,7 +141,7 @@ class ByHand:
         z = logits.detach().requires_grad_(derived)
         with torch.set_grad_enabled(derived):
             entering = self._lifted.logits(z)
-        note, of_logits = cross_entropy(entering.detach(), target)
+        note, of_logits = self._stack.cross_entropy(entering.detach(), target)
         if derived:
             (of_logits,) = torch.autograd.grad(entering, [z], of_logits)
         return note, of_logits

@@ -164,12 +164,19 @@ class NativeStack:
         return features[..., :batch].mT, self._outputs[len(layers)][..., :batch].mT
 
     def cross_entropy(self, logits: Tensor, target: Target) -> tuple[Tensor, Tensor]:
-        """Return the loss (N,) of the logits of the last forward pass, and its gradient by them."""
+        """Return the loss (N,) of logits, and its gradient by them; the network's own stay as they are."""
         labels, sizes = target
         self._set(Field.LABELS, labels.contiguous())
         self._set(Field.SIZES, None if sizes is None else sizes.contiguous())
         losses = self._set(Field.LOSSES, logits.new_empty(len(logits)))
+        own = self._outputs[len(self._network.layers)][..., : logits.shape[-2]].mT
+        others = logits.data_ptr() != own.data_ptr()
+        if others:  # the function reads them where the network's are
+            kept = own.clone()
+            own.copy_(logits)
         self._do(Operation.LOSS)
+        if others:
+            own.copy_(kept)
         return losses, self._kept["of_logits"][..., : logits.shape[-2]].mT
 
     def backward(self, params: Tree, of_logits: Tensor | None, of_features: Tensor | None = None) -> Tree:
