@@ -22,8 +22,7 @@ EPS = 1e-8
 class Moon(Method):
     """MOON (Li et al. 2021, Algorithm 1): pulls features to those of the server's model, away from the client's last.
 
-    local loss: CE(z, y) + mu mean_B -log(e^(s/tau) / (e^(s/tau) + e^(p/tau))),   s = cos(f, f_server),
-    p = cos(f, f_previous)
+    local loss: CE(z, y) + mu mean_B log(1 + e^((p - s) / tau)),   s = cos(f, f_server),   p = cos(f, f_previous)
 
     f is the input of the head; the paper and its code put a projection before it (``head: projection``). f_previous are
     the features of the client's own weights and running statistics after the last round in which it took part, and of
