@@ -141,8 +141,11 @@ class DenseStack:
         return features, x
 
     def cross_entropy(self, logits: Tensor, target: Target) -> tuple[Any, Tensor]:
-        """Return a note of the cross-entropy of these logits, and its gradient by them."""
-        return cross_entropy(logits, target)
+        """Return the labels' log-probability (N, 1, B) with the sizes, and the gradient of the mean cross-entropy."""
+        log_p_NYB = torch.log_softmax(logits.mT, 1)
+        labels_N1B = target[0].unsqueeze(1)
+        of_logits = log_softmax_gradient(log_p_NYB, labels_N1B, target[1]).mT
+        return (log_p_NYB.gather(1, labels_N1B), target[1]), of_logits
 
     def backward(self, params: Tree, of_logits: Tensor | None, of_features: Tensor | None = None) -> Tree:
         """Return the gradient of the parameters, which are those of the last forward pass.
@@ -191,14 +194,6 @@ def _layer(path: str, module: nn.Module, *, first: bool) -> _Layer:
     if isinstance(module, Dense):
         return _Product(path, bias=module.bias is not None, first=first)
     return _Normalization(path, module) if isinstance(module, Normalization) else _Relu()
-
-
-def cross_entropy(logits_NBY: Tensor, target: Target) -> tuple[tuple[Tensor, Tensor | None], Tensor]:
-    """Return the labels' log-probability (N, 1, B) and the sizes, and the gradient of the mean cross-entropy."""
-    log_p_NYB = torch.log_softmax(logits_NBY.mT, 1)
-    labels_N1B = target[0].unsqueeze(1)
-    of_logits = log_softmax_gradient(log_p_NYB, labels_N1B, target[1]).mT
-    return (log_p_NYB.gather(1, labels_N1B), target[1]), of_logits
 
 
 def log_softmax_gradient(log_p_NYB: Tensor, labels_N1B: Tensor, sizes: Tensor | None) -> Tensor:

@@ -80,8 +80,8 @@ class StackedBatches:
 class LeavingBatches:
     """The batches of a stack that clients leave when they have taken all of their steps; the last ``STAY`` stay.
 
-    They are gathered from one departure to the next: those of steps that nobody takes never are. Compiled functions
-    gather by themselves (``native_stack``).
+    They are gathered from one departure to the next: batches of steps that nobody takes are not gathered. Compiled
+    functions gather by themselves (``native_stack``).
 
     Attributes:
         images: the data set.

@@ -68,7 +68,8 @@ class NativeMlp:
 
     Attributes:
         run: the function.
-        layers: in order; the ``features`` are the output of so many of them.
+        layers: in order.
+        features: number of layers whose output the features are.
         convolutions: layers before these, or None.
     """
 
@@ -239,7 +240,7 @@ class NativeStack:
         return losses
 
     def _allocate(self, clients: int, batch: int, at_once: int) -> None:
-        """Reserve memory for the activations of so many clients at once, if it is not the last call's."""
+        """Reserve memory for the activations of ``at_once`` clients, if it is not the last call's."""
         if self._shape == (clients, batch, at_once):
             return
         self._shape = clients, batch, at_once

@@ -148,7 +148,7 @@ def _pack(layer: int, n: int) -> None:
 
 @njit
 def _to_lanes(samples: int, count: int, used: int, rows: int, lanes: int) -> None:
-    """Write samples of so many floats side by side; those beyond ``used`` are zero."""
+    """Write samples of ``count`` floats side by side; samples beyond ``used`` are zero."""
     of_rows = _up(count)
     if used < LANES or count < of_rows:
         _clear(rows, LANES * of_rows)

@@ -44,7 +44,7 @@ SHAPES = ((6, 2), (12, 1)) if WIDTH == 8 else ((6, 4), (6, 2), (12, 1))
 
 
 def tile(rows: int, registers: int) -> Any:
-    """Return a function that computes one tile of a matrix product, of so many rows and registers side by side.
+    """Return a function that computes one tile of a matrix product, ``rows`` times ``registers`` side by side.
 
     The function has the arguments ``(a, lda, sa, b, ldb, start, of_start, c, ldc, k, used, columns, floor, rate)``. An
     element (i, j) of the tile is max(s, floor), s = start[i * of_start] + sum over k of a[i * lda + k * sa] *
@@ -59,22 +59,22 @@ def tile(rows: int, registers: int) -> Any:
                 k: Any, used: Any, columns: Any, floor: Any, rate: Any) -> Any:  # fmt: skip
         def code(context: Any, at: ir.IRBuilder, signature: Any, args: Any) -> Any:
             a, lda, sa, b, ldb, start, of_start, c, ldc, k, used, columns, floor, rate = args
-            fma = _declared(at, "llvm.fma", vector, [vector] * 3)
+            fma = declared(at, "llvm.fma", vector, [vector] * 3)
             # A row that does not exist is the last one again: it computes the same numbers and stores them twice.
             row = [at.select(at.icmp_signed("<", _I64(i), used), _I64(i), at.sub(used, _I64(1))) for i in range(rows)]
             a_rows = [at.add(a, _bytes(at, at.mul(i, lda))) for i in row]
             first = [
-                _spread(at, _load(at, at.add(start, _bytes(at, at.mul(i, of_start)))), vector) for i in row
+                spread(at, load(at, at.add(start, _bytes(at, at.mul(i, of_start)))), vector) for i in row
             ]  # fmt: skip
             before, body, after = at.block, at.append_basic_block("tile"), at.append_basic_block("tiled")
             at.branch(body)
             at.position_at_end(body)
             step, of_a, of_b = (at.phi(_I64) for _ in range(3))
             sums = [[at.phi(vector) for _ in range(registers)] for _ in range(rows)]
-            b_k = [_load(at, at.add(of_b, _I64(4 * WIDTH * j)), vector) for j in range(registers)]
+            b_k = [load(at, at.add(of_b, _I64(4 * WIDTH * j)), vector) for j in range(registers)]
             after_step = []
             for i in range(rows):
-                a_k = _spread(at, _load(at, at.add(a_rows[i], of_a)), vector)
+                a_k = spread(at, load(at, at.add(a_rows[i], of_a)), vector)
                 after_step.append([at.call(fma, [a_k, b_k[j], sums[i][j]]) for j in range(registers)])
             pairs = [(step, _I64(0), at.add(step, _I64(1))), (of_a, _I64(0), at.add(of_a, _bytes(at, sa)))]
             pairs.append((of_b, b, at.add(of_b, _bytes(at, ldb))))
@@ -93,18 +93,18 @@ def tile(rows: int, registers: int) -> Any:
             masks = [None] * (registers - 1) + [_first(at, at.sub(columns, _I64(WIDTH * (registers - 1))))]
             with at.if_else(at.fcmp_ordered("<", rate, _FLOAT(0))) as (plain, descending):
                 with plain:
-                    low = _spread(at, floor, vector)
+                    low = spread(at, floor, vector)
                     for i in range(rows):
                         for j in range(registers):
                             s = after_step[i][j]  # a NaN stays one
-                            _store(at, at.select(at.fcmp_ordered("<", s, low), low, s), places[i][j], masks[j])
+                            store(at, at.select(at.fcmp_ordered("<", s, low), low, s), places[i][j], masks[j])
                 with descending:
-                    minus = _spread(at, at.fneg(rate), vector)
+                    minus = spread(at, at.fneg(rate), vector)
                     old = [[_masked(at, places[i][j], vector, masks[j]) for j in range(registers)] for i in range(rows)]
                     for i in range(rows):
                         for j in range(registers):
                             new = at.call(fma, [minus, after_step[i][j], old[i][j]])
-                            _store(at, new, places[i][j], masks[j])
+                            store(at, new, places[i][j], masks[j])
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 12, types.float32, types.float32), code
@@ -114,12 +114,12 @@ def tile(rows: int, registers: int) -> Any:
 
 @intrinsic
 def transpose_square(typing: Any, source: Any, of_source: Any, target: Any, of_target: Any) -> Any:
-    """Write the transpose of ``WIDTH`` by ``WIDTH`` floats at ``source``, with so many floats from row to row."""
+    """Write the transpose of ``WIDTH`` by ``WIDTH`` floats at ``source``; ``of_source`` floats lie from row to row."""
 
     def code(context: Any, at: ir.IRBuilder, signature: Any, args: Any) -> Any:
         source, of_source, target, of_target = args
         vector = ir.VectorType(_FLOAT, WIDTH)
-        rows = [_load(at, at.add(source, _bytes(at, at.mul(_I64(i), of_source))), vector) for i in range(WIDTH)]
+        rows = [load(at, at.add(source, _bytes(at, at.mul(_I64(i), of_source))), vector) for i in range(WIDTH)]
         half = 1
         while half < WIDTH:  # exchange squares of this size beside the diagonal
             low = [lane if not lane & half else WIDTH + lane - half for lane in range(WIDTH)]
@@ -131,7 +131,7 @@ def transpose_square(typing: Any, source: Any, of_source: Any, target: Any, of_t
                     rows[i], rows[i + half] = (at.shuffle_vector(*pair, mask) for mask in masks)
             half *= 2
         for i, row in enumerate(rows):
-            _store(at, row, at.add(target, _bytes(at, at.mul(_I64(i), of_target))), None)
+            store(at, row, at.add(target, _bytes(at, at.mul(_I64(i), of_target))), None)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), code
@@ -194,17 +194,19 @@ def _bytes(at: ir.IRBuilder, floats: Any) -> Any:
     return at.shl(floats, _I64(2))
 
 
-def _declared(at: ir.IRBuilder, name: str, result: Any, args: Any) -> Any:
+def declared(at: ir.IRBuilder, name: str, result: Any, args: Any) -> Any:
+    """Return LLVM's function of this name for the vectors among its arguments and its result."""
     lanes = next(kind.count for kind in [result, *args] if isinstance(kind, ir.VectorType))
     return cgutils.get_or_insert_function(at.module, ir.FunctionType(result, args), f"{name}.v{lanes}f32")
 
 
-def _load(at: ir.IRBuilder, address: Any, kind: Any = _FLOAT) -> Any:
+def load(at: ir.IRBuilder, address: Any, kind: Any = _FLOAT) -> Any:
+    """Load from an address, an int64."""
     return at.load(at.inttoptr(address, kind.as_pointer()), align=4)
 
 
-def _spread(at: ir.IRBuilder, value: Any, vector: Any) -> Any:
-    """The value in each lane."""
+def spread(at: ir.IRBuilder, value: Any, vector: Any) -> Any:
+    """Return a vector with the value in each lane."""
     nothing = ir.Constant(vector, ir.Undefined)
     lanes = ir.Constant(ir.VectorType(_I32, vector.count), [0] * vector.count)
     return at.shuffle_vector(at.insert_element(nothing, value, _I32(0)), nothing, lanes)
@@ -221,20 +223,20 @@ def _first(at: ir.IRBuilder, count: Any) -> Any:
 def _masked(at: ir.IRBuilder, address: Any, vector: Any, mask: Any) -> Any:
     """Load; only the lanes of the mask, if there is one."""
     if mask is None:
-        return _load(at, address, vector)
+        return load(at, address, vector)
     pointer, lanes = at.inttoptr(address, vector.as_pointer()), mask.type
-    load = _declared(at, "llvm.masked.load", vector, [pointer.type, _I32, lanes, vector])
-    return at.call(load, [pointer, _I32(4), mask, ir.Constant(vector, [0.0] * WIDTH)])
+    masked = declared(at, "llvm.masked.load", vector, [pointer.type, _I32, lanes, vector])
+    return at.call(masked, [pointer, _I32(4), mask, ir.Constant(vector, [0.0] * WIDTH)])
 
 
-def _store(at: ir.IRBuilder, value: Any, address: Any, mask: Any) -> None:
-    """Store likewise."""
+def store(at: ir.IRBuilder, value: Any, address: Any, mask: Any) -> None:
+    """Store to an address; only the lanes of the mask, if there is one."""
     pointer = at.inttoptr(address, value.type.as_pointer())
     if mask is None:
         at.store(value, pointer, align=4)
         return
-    store = _declared(at, "llvm.masked.store", ir.VoidType(), [value.type, pointer.type, _I32, mask.type])
-    at.call(store, [value, pointer, _I32(4), mask])
+    masked = declared(at, "llvm.masked.store", ir.VoidType(), [value.type, pointer.type, _I32, mask.type])
+    at.call(masked, [value, pointer, _I32(4), mask])
 
 
 #: Tiles of ``SHAPES``.

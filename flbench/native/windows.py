@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from flbench.native.convolution_layout import KERNEL, LANES, POOL
-from flbench.native.vectors import WIDTH, _declared, _load, _spread, _store
+from flbench.native.vectors import WIDTH, declared, load, spread, store
 
 #: What is stored in the place of the largest pixel of a window (0 to 3) where ReLU returns 0.
 CLIPPED = POOL**2
@@ -29,7 +29,7 @@ Factor = Callable[[Any, int], Any]
 
 
 def pooled_tile(rows: int) -> Any:
-    """Return a function that computes one pixel of so many channels after convolution, max-pooling and ReLU.
+    """Return a function that computes one pixel of ``rows`` channels after convolution, max-pooling and ReLU.
 
     The function has the arguments ``(w, of_w, x, taps, side, steps, used, bias, y, places, of_y)``. A pixel of channel
     i before the pooling is the sum over the steps k of w[k * of_w + i] * x[taps[k]], and those of its window are LANES
@@ -46,11 +46,11 @@ def pooled_tile(rows: int) -> Any:
             window = [at.mul(_I64(LANES), at.add(at.mul(_I64(j // POOL), side), _I64(j % POOL))) for j in range(4)]
 
             def weight(k: Any, i: int) -> Any:
-                return _spread(at, _load(at, _after(at, w, at.mul(k, of_w), row[i])), _VECTOR)
+                return spread(at, load(at, _after(at, w, at.mul(k, of_w), row[i])), _VECTOR)
 
             def pixels(k: Any, j: int) -> Any:
                 tap = at.load(at.inttoptr(at.add(taps, at.shl(k, _I64(3))), _I64.as_pointer()))
-                return _load(at, _after(at, x, tap, window[j]), _VECTOR)
+                return load(at, _after(at, x, tap, window[j]), _VECTOR)
 
             for i, sums in enumerate(_sums(at, steps, [[_ZERO] * 4] * rows, weight, pixels)):
                 largest, place = sums[0], _all(0)
@@ -59,9 +59,9 @@ def pooled_tile(rows: int) -> Any:
                         at.fcmp_ordered(">", sums[j], largest), at.fcmp_unordered("uno", sums[j], sums[j])
                     )  # fmt: skip
                     largest, place = at.select(larger, sums[j], largest), at.select(larger, _all(j), place)
-                largest = at.fadd(largest, _spread(at, _load(at, _after(at, bias, row[i])), _VECTOR))
+                largest = at.fadd(largest, spread(at, load(at, _after(at, bias, row[i])), _VECTOR))
                 off = at.fcmp_ordered("<=", largest, _ZERO)
-                _store(at, at.select(off, _ZERO, largest), _after(at, y, at.mul(row[i], of_y)), None)
+                store(at, at.select(off, _ZERO, largest), _after(at, y, at.mul(row[i], of_y)), None)
                 pointer = at.inttoptr(at.add(places, at.mul(row[i], of_y)), _PLACES.as_pointer())
                 at.store(at.select(off, _all(CLIPPED), place), pointer, align=1)
             return context.get_dummy_value()
@@ -72,7 +72,7 @@ def pooled_tile(rows: int) -> Any:
 
 
 def kernel_tile(rows: int) -> Any:
-    """Return a function that adds to one row of the kernels' gradient of so many channels, for each sample of a vector.
+    """Return a function that adds to one row of the gradient of ``rows`` kernels, for each sample of a vector.
 
     The function has the arguments ``(g, of_g, x, places, steps, used, w, of_w)``. To the vector w[i * of_w + LANES * j]
     it adds the sum over the steps k of g[i * of_g + LANES * k] * x[places[k] + LANES * j], for j below ``KERNEL``.
@@ -85,11 +85,11 @@ def kernel_tile(rows: int) -> Any:
             row = _existing(at, rows, used)
 
             def gradient(k: Any, i: int) -> Any:
-                return _load(at, _after(at, g, at.mul(row[i], of_g), at.mul(k, _I64(LANES))), _VECTOR)
+                return load(at, _after(at, g, at.mul(row[i], of_g), at.mul(k, _I64(LANES))), _VECTOR)
 
             def pixels(k: Any, j: int) -> Any:
                 place = at.load(at.inttoptr(at.add(places, at.shl(k, _I64(3))), _I64.as_pointer()))
-                return _load(at, _after(at, x, place, _I64(LANES * j)), _VECTOR)
+                return load(at, _after(at, x, place, _I64(LANES * j)), _VECTOR)
 
             out = [[_after(at, w, at.mul(i, of_w), _I64(LANES * j)) for j in range(KERNEL)] for i in row]
             _add(at, out, steps, gradient, pixels)
@@ -101,7 +101,7 @@ def kernel_tile(rows: int) -> Any:
 
 
 def pixel_tile(rows: int) -> Any:
-    """Return a function that adds to the gradient of ``KERNEL`` pixels in a row of so many channels.
+    """Return a function that adds to the gradient of ``KERNEL`` pixels in a row of ``rows`` channels.
 
     The function has the arguments ``(w, of_w, g, of_g, steps, used, x, of_x)``. To the vector x[i * of_x + LANES * j]
     it adds the sum over the steps k of w[k * of_w + KERNEL * i + j] * g[k * of_g].
@@ -116,10 +116,10 @@ def pixel_tile(rows: int) -> Any:
             def weight(k: Any, i: int) -> Any:
                 channel, column = row[i]
                 place = at.add(at.mul(channel, _I64(KERNEL)), _I64(column))
-                return _spread(at, _load(at, _after(at, w, at.mul(k, of_w), place)), _VECTOR)
+                return spread(at, load(at, _after(at, w, at.mul(k, of_w), place)), _VECTOR)
 
             def gradient(k: Any, j: int) -> Any:
-                return _load(at, _after(at, g, at.mul(k, of_g)), _VECTOR)
+                return load(at, _after(at, g, at.mul(k, of_g)), _VECTOR)
 
             out = [[_after(at, x, at.mul(i, of_x), _I64(LANES * j))] for i, j in row]
             _add(at, out, steps, weight, gradient)
@@ -136,13 +136,13 @@ def unpool(typing: Any, gradient: Any, places: Any, pixels: Any, side: Any, tota
 
     def code(context: Any, at: ir.IRBuilder, signature: Any, args: Any) -> Any:
         gradient, places, pixels, side, total = args
-        of_maximum = _load(at, gradient, _VECTOR)
+        of_maximum = load(at, gradient, _VECTOR)
         place = at.load(at.inttoptr(places, _PLACES.as_pointer()), align=1)
         for j in range(POOL**2):
             there = at.select(at.icmp_signed("==", place, _all(j)), of_maximum, _ZERO)
-            _store(at, there, _after(at, pixels, at.mul(side, _I64(j // POOL * LANES)), _I64(j % POOL * LANES)), None)
+            store(at, there, _after(at, pixels, at.mul(side, _I64(j // POOL * LANES)), _I64(j % POOL * LANES)), None)
         passed = at.select(at.icmp_signed("==", place, _all(CLIPPED)), _ZERO, of_maximum)
-        _store(at, at.fadd(_load(at, total, _VECTOR), passed), total, None)
+        store(at, at.fadd(load(at, total, _VECTOR), passed), total, None)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 5), code
@@ -153,7 +153,7 @@ def over_lanes(typing: Any, address: Any) -> Any:
     """Return the sum over a vector, as a tree."""
 
     def code(context: Any, at: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        sums, half = _load(at, args[0], _VECTOR), LANES // 2
+        sums, half = load(at, args[0], _VECTOR), LANES // 2
         while half:
             other = ir.Constant(ir.VectorType(_I32, LANES), [lane ^ half for lane in range(LANES)])
             sums, half = at.fadd(sums, at.shuffle_vector(sums, sums, other)), half // 2
@@ -166,7 +166,7 @@ def _sums(
     at: ir.IRBuilder, steps: Any, first: Sequence[Sequence[Any]], of_row: Factor, of_column: Factor
 ) -> list[list[Any]]:
     """The first values plus the sums of products over the steps, of which there is at least one."""
-    fma = _declared(at, "llvm.fma", _VECTOR, [_VECTOR] * 3)
+    fma = declared(at, "llvm.fma", _VECTOR, [_VECTOR] * 3)
     before, body, after = at.block, at.append_basic_block("sums"), at.append_basic_block("summed")
     at.branch(body)
     at.position_at_end(body)
@@ -189,10 +189,10 @@ def _sums(
 
 def _add(at: ir.IRBuilder, out: list[list[Any]], steps: Any, of_row: Factor, of_column: Factor) -> None:
     """Add such sums to the vectors at addresses."""
-    first = [[_load(at, address, _VECTOR) for address in row] for row in out]
+    first = [[load(at, address, _VECTOR) for address in row] for row in out]
     for addresses, sums in zip(out, _sums(at, steps, first, of_row, of_column), strict=True):
         for address, value in zip(addresses, sums, strict=True):
-            _store(at, value, address, None)
+            store(at, value, address, None)
 
 
 def _existing(at: ir.IRBuilder, rows: int, used: Any) -> list[Any]:
@@ -201,7 +201,7 @@ def _existing(at: ir.IRBuilder, rows: int, used: Any) -> list[Any]:
 
 
 def _after(at: ir.IRBuilder, address: Any, *floats: Any) -> Any:
-    """The address of so many floats further."""
+    """The address after these numbers of floats."""
     for count in floats:
         address = at.add(address, at.shl(count, _I64(2)))
     return address
