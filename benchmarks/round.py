@@ -34,14 +34,14 @@ from flbench.models.network import Network
 PARTS: Parts = {
     "drawing": [(RoundInputs, "draw"), (Run, "batch")],
     "gathering": [(DeviceData, "stack"), (DeviceData, "prepare")],
-    "forward": [(DenseStack, "forward"), (Network, "forward")],
+    "forward": [(DenseStack, "forward"), (NativeStack, "forward"), (Network, "forward")],
     "loss": [
         (DenseStack, "cross_entropy"),
-        (gradients, "cross_entropy"),
+        (NativeStack, "cross_entropy"),
         (LiftedHooks, "loss_terms"),
         (gradients.ByHand, "losses"),
     ],
-    "backward": [(DenseStack, "backward"), (torch.autograd, "grad")],
+    "backward": [(DenseStack, "backward"), (NativeStack, "backward"), (torch.autograd, "grad")],
     "compiled steps": [(NativeStack, "train")],
     "update": [(local, "_descend"), *((LiftedHooks, hook) for hook in ("perturbed", "direction", "step", "finish"))],
     "rest of training": [(executors, "local_train")],
