@@ -60,9 +60,9 @@ _log = logging.getLogger(__name__)
 #: between a small MLP (5 MFLOP, where overhead dominates) and a CNN (2,600 MFLOP, where a client saturates a core).
 STACK_BELOW_FLOPS = 20e6
 
-#: Bytes of the weights of a stack that compiled functions train, unless one client has more. They train large networks,
-#: too, and one client after the other: a larger stack would take memory and gain nothing.
-COMPILED_BYTES = 128 << 20
+#: Bytes of the weights of a stack that compiled functions train, unless one client has more. They train one client after
+#: the other: a larger stack gains nothing, and one of 80 MB took a tenth longer, because its weights leave the cache.
+COMPILED_BYTES = 48 << 20
 
 #: Most clients in a stack of fused runs on a GPU: 30 to 60 of them saturate its throughput, and further runs would only
 #: use memory and delay the others.

@@ -246,9 +246,9 @@ def experiment_and_data() -> Any:
 
 
 def test_large_networks_are_trained_in_small_stacks() -> None:
-    """Of 27 MB of weights each, of which four fit."""
-    experiment: Any = parse_experiment({"dataset": "digits", "model": {"name": "mlp", "widths": [2560, 2560]}})
+    """Of 6.9 MB of weights each, of which seven fit."""
+    experiment: Any = parse_experiment({"dataset": "digits", "model": {"name": "mlp", "widths": [1280, 1280]}})
     data = load_named(experiment.dataset, None)
     trainer, numerics = setup.make_trainer(experiment, data, device="cpu", executor="auto", pool=1)
-    assert (numerics.executor, cast(StackedExecutor, trainer.executor).chunk) == ("native", 4)
+    assert (numerics.executor, cast(StackedExecutor, trainer.executor).chunk) == ("native", 7)
     assert setup.runs_worth_fusing(experiment, data, device="cpu", executor="auto") == 1
