@@ -160,8 +160,9 @@ class Registry(Generic[C]):
     def classes(self) -> dict[str, type[C]]:
         """Every registered class by name; a warning names what cannot be loaded, once.
 
-        Ours come in the order of their modules, but after what they derive from, whoever imported one of them first.
-        Others follow in the order of registration.
+        Ours come in the order of their modules' names, whichever was imported first. A module waits for those that its
+        classes derive from, so that a new component moves none of the others. Others follow in the order of
+        registration.
         """
         self._discovery.load()
         here = package_of(__name__)
@@ -169,16 +170,14 @@ class Registry(Generic[C]):
         for name, cls in sorted(self._classes.items(), key=lambda item: item[1].__module__):
             if package_of(cls.__module__) == here:
                 modules.setdefault(cls.__module__, []).append(name)
+        bases = {
+            module: {base.__module__ for name in names for base in self._classes[name].__mro__} - {module}
+            for module, names in modules.items()
+        }
         ordered: dict[str, type[C]] = {}
-
-        def add(module: str) -> None:
-            names = modules.pop(module, [])
-            for base in (base for name in names for base in self._classes[name].__mro__):
-                add(base.__module__)
-            ordered.update({name: self._classes[name] for name in names})
-
-        for module in list(modules):
-            add(module)
+        while modules:
+            module = next(each for each in modules if bases[each].isdisjoint(modules))
+            ordered.update({name: self._classes[name] for name in modules.pop(module)})
         self._classes = {**ordered, **self._classes}
         return self._classes
 
