@@ -110,7 +110,7 @@ def checks(measured: Sequence[Case], root: Path) -> Iterator[tuple[str, Callable
 
 
 def ways(case: Case) -> list[Row]:
-    """Time single kernels, and one graph a round with either way to convolve, in turns."""
+    """Time single kernels, and one graph a round with each way to convolve, in turns."""
 
     def variant(name: str, way: str, *, graph: bool) -> Variant:
         trainer = case.trainer("stacked")

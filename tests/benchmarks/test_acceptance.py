@@ -58,11 +58,11 @@ def test_every_part_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(part.name, part.status, part.problem) for part in parts] == [(name, "passed", "") for name in NAMES]
     for ways in (parts[1].found, parts[2].found):
         assert [each["way"] for each in ways] == [  # type: ignore[union-attr, index, call-overload]
-            "single kernels", "one graph, grouped convolutions", "one graph, streamed convolutions"
+            "single kernels", *(f"one graph, {way} convolutions" for way in ("grouped", "streamed", "unfolded"))
         ]  # fmt: skip
         assert all(each["round_s"].n == 1 for each in ways)  # type: ignore[union-attr]
-    timed = [(set(trainer.convolutions.values()), trainer.record is rerun) for trainer in made[:3]]
-    assert timed == [({"grouped"}, False), ({"grouped"}, True), ({"streamed"}, True)]
+    timed = [(set(trainer.convolutions.values()), trainer.record is rerun) for trainer in made[:4]]
+    assert timed == [({"grouped"}, False), ({"grouped"}, True), ({"streamed"}, True), ({"unfolded"}, True)]
     profile, alone, together = (part.found for part in parts[3:])
     assert isinstance(profile, dict) and isinstance(alone, Projection) and isinstance(together, Projection)
     assert sum(kernel["share"] for kernel in profile["kernels"]) <= 1 and profile["calls"] > 50
