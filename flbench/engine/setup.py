@@ -323,20 +323,23 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, setup: Traini
 
 
 def set_matmul_precision(precision: str) -> None:
-    """Allow TF32 for matrix products and convolutions on CUDA if the precision is ``tf32``, and forbid it otherwise."""
-    allowed = precision == "tf32"
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    torch.backends.cudnn.allow_tf32 = allowed
+    """Allow TF32 for matrix products and convolutions on CUDA if the precision is ``tf32``, and forbid it otherwise.
+
+    ``cudnn.benchmark`` is off: with it cuDNN times its algorithms in each process, and nothing says which one it took.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.benchmark = False
 
 
 @contextmanager
 def matmul_precision_restored() -> Iterator[None]:
-    """Restore the process's TF32 settings, which building a trainer changes."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    """Restore the process's settings of TF32 and cuDNN, which building a trainer changes."""
+    cudnn = torch.backends.cudnn
+    before = torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
 
 
 @cache
