@@ -60,8 +60,8 @@ _log = logging.getLogger(__name__)
 #: between a small MLP (5 MFLOP, where overhead dominates) and a CNN (2,600 MFLOP, where a client saturates a core).
 STACK_BELOW_FLOPS = 20e6
 
-#: Bytes of the weights of a stack that compiled functions train, unless one client has more. They train one client after
-#: the other: a larger stack gains nothing, and one of 80 MB took a tenth longer, because its weights leave the cache.
+#: Bytes of the weights of a stack that compiled functions train, unless one client has more. They train one client
+#: after the other: a larger stack gains nothing, and one of 80 MB took a tenth longer, as its weights leave the cache.
 COMPILED_BYTES = 48 << 20
 
 #: Most clients in a stack of fused runs on a GPU: 30 to 60 of them saturate its throughput, and further runs would only
