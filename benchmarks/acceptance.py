@@ -159,11 +159,21 @@ def all_checks(measured: Sequence[Case], arguments: argparse.Namespace, deadline
             yield f"{case.name}, {precision}, runs together", partial(projected_together, of_precision)
 
 
-def in_each_precision(case: Case, clients: int, *, cudnn_benchmark: bool = False) -> Iterator[Check]:
-    """Rounds of a workload with so many clients."""
+def cudnn_checks(measured: Sequence[Case]) -> Iterator[Check]:
+    """Rounds with ``cudnn.benchmark``; its trials may take minutes, so the way that is faster without comes first."""
+    for way in ("streamed", "grouped"):
+        for case in measured:
+            if way in ways_of(case):
+                yield from in_each_precision(case, CLIENTS[0], way)
+
+
+def in_each_precision(case: Case, clients: int, timed: str = "") -> Iterator[Check]:
+    """Rounds with so many clients in each way to convolve, or in one whose algorithms cuDNN has ``timed``."""
+    how = timed and f", cudnn.benchmark{of_way(timed)}"
     for precision in PRECISIONS[case.device]:
-        changed, how = case.changed(clients=clients, precision=precision), ", cudnn.benchmark" * cudnn_benchmark
-        yield f"{case.name}, {precision}, {clients} clients{how}", partial(rounds, changed, cudnn_benchmark)
+        changed, ways = case.changed(clients=clients, precision=precision), [timed] if timed else ways_of(case)
+        check = partial(rounds, changed, ways, cudnn_benchmark=bool(timed))
+        yield f"{case.name}, {precision}, {clients} clients{how}", check
 
 
 def ways_of(case: Case) -> Sequence[str]:
@@ -184,8 +194,8 @@ def stacked(case: Case, way: str, *, graph: bool = True) -> FederatedTrainer:
     return trainer
 
 
-def rounds(case: Case, cudnn_benchmark: bool) -> list[Row]:
-    """Time single kernels, one graph a round with each way to convolve, and two careful plain loops, in turns.
+def rounds(case: Case, ways: Sequence[str], *, cudnn_benchmark: bool = False) -> list[Row]:
+    """Time single kernels, one graph a round with each of these ways, and two careful plain loops, in turns.
 
     ``cudnn.benchmark`` is a property of the process: cuDNN keeps one algorithm for each shape, which streamed
     convolutions and the plain loop share, whoever called it first and with which setting.
@@ -194,8 +204,7 @@ def rounds(case: Case, cudnn_benchmark: bool) -> list[Row]:
         Each way's seconds a round; how many times as fast it is as the faster plain loop of the same turn; and how far
         the weights are from those of single kernels after one round, relative to how far a round moves them.
     """
-    one, *_ = ways = ways_of(case)
-    trainers = {"single kernels": stacked(case, one, graph=False)}
+    trainers = {"single kernels": stacked(case, ways[0], graph=False)}
     trainers |= {f"one graph{of_way(way)}": stacked(case, way) for way in ways}
     loops = plain_loops(case.experiment, case.data, case.device, case.threads)
     torch.backends.cudnn.benchmark = cudnn_benchmark  # which making a trainer turns off
@@ -340,6 +349,8 @@ def projected_together(case: Case) -> Projection:
 def marked_tests(root: Path, deadline: float, *, processes: int = PROCESSES) -> dict[str, Any]:
     """Return the outcome of the tests that are marked ``cuda``; they are interrupted before the deadline.
 
+    Those that run then, at most one in each process, count as passed.
+
     Raises:
         Skipped: none of the tests could run.
         RuntimeError: pytest has no report.
@@ -359,7 +370,8 @@ def marked_tests(root: Path, deadline: float, *, processes: int = PROCESSES) -> 
     if skipped == len(tests):
         raise Skipped(f"all {skipped} tests were skipped")
     passed = len(tests) - len(failures) - skipped
-    return {"passed": passed, "failed": len(failures), "skipped": skipped, "failures": failures}
+    done = {"passed": passed, "failed": len(failures), "skipped": skipped, "failures": failures}
+    return {**done, "interrupted": "yes" if "KeyboardInterrupt" in output else "no"}
 
 
 def limited(seconds: float, deadline: float) -> float:
@@ -446,7 +458,7 @@ def checks_of(measured: Sequence[Case], arguments: argparse.Namespace, deadline:
     """The parts that are wanted."""
     if not arguments.cudnn_benchmark:
         return all_checks(measured, arguments, deadline, ROOT)
-    return (check for case in measured for check in in_each_precision(case, CLIENTS[0], cudnn_benchmark=True))
+    return cudnn_checks(measured)
 
 
 def save(report: dict[str, Any], arguments: argparse.Namespace) -> None:

@@ -38,7 +38,7 @@ NAMES = [
 
 
 def outcome(passed: int, failed: int, skipped: int, *failures: str) -> dict[str, Any]:
-    return {"passed": passed, "failed": failed, "skipped": skipped, "failures": list(failures)}
+    return {"passed": passed, "failed": failed, "skipped": skipped, "failures": list(failures), "interrupted": "no"}
 
 
 def small() -> Case:
@@ -110,8 +110,15 @@ def test_seconds_without_a_kernel() -> None:
 
 
 def test_networks_without_convolutions_have_one_graph(made: list[FederatedTrainer]) -> None:
-    found = rounds(tiny(repeats=1), cudnn_benchmark=False)
+    found = rounds(tiny(repeats=1), acceptance.ways_of(tiny()))
     assert [row["way"] for row in found] == ["single kernels", "one graph", PLAIN, CHANNELS_LAST]
+
+
+def test_what_cudnn_computes_is_measured_with_its_benchmark() -> None:
+    """What the engine takes comes first, because the trials of grouped convolutions may take all of the time."""
+    assert [name for name, _ in acceptance.cudnn_checks([tiny(), small()])] == [
+        f"small, fp32, 2 clients, cudnn.benchmark, {way} convolutions" for way in ("streamed", "grouped")
+    ]
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -126,8 +133,8 @@ def test_cudnn_benchmark_is_on_for_all_turns_or_none(
         return {variant.name: [1.0] for variant in variants}
 
     monkeypatch.setattr(Case, "turns", turns)
-    (name, check), *_ = acceptance.in_each_precision(tiny(), 2, cudnn_benchmark=wanted)
-    assert name == "tiny, fp32, 2 clients" + ", cudnn.benchmark" * wanted
+    (name, check), *_ = acceptance.in_each_precision(small(), 2, "streamed" * wanted)
+    assert name == "small, fp32, 2 clients" + ", cudnn.benchmark, streamed convolutions" * wanted
     assert acceptance.outcome(check)[0] == "passed"
     assert seen == [wanted] and torch.backends.cudnn.benchmark != wanted, "it is restored"
 
@@ -149,9 +156,8 @@ def test_a_way_that_fails_does_not_lose_the_others(monkeypatch: pytest.MonkeyPat
         trainer.step = {"one": fail, "two": warn}.get(way, step)  # type: ignore[assignment]
         return trainer
 
-    monkeypatch.setattr(acceptance, "ways_of", lambda case: ["plain", "one", "two"])
     monkeypatch.setattr(acceptance, "stacked", stacked)
-    status, problem, found = acceptance.outcome(lambda: rounds(tiny(repeats=1), cudnn_benchmark=False))
+    status, problem, found = acceptance.outcome(lambda: rounds(tiny(repeats=1), ["plain", "one", "two"]))
     assert isinstance(found, list)
     rows: list[Any] = found
     assert (status, problem) == ("failed", "a round cannot be one CUDA graph; RuntimeError: no engine")
@@ -167,7 +173,7 @@ def test_a_way_that_fails_does_not_lose_the_others(monkeypatch: pytest.MonkeyPat
 
 def stubbed(monkeypatch: pytest.MonkeyPatch, **checks: Callable[..., Any]) -> list[Part]:
     for name in ("rounds", "profile", "project", "projected_together"):
-        monkeypatch.setattr(acceptance, name, checks.get(name, lambda *_: []))
+        monkeypatch.setattr(acceptance, name, checks.get(name, lambda *_, **__: []))
     return measure([small(), tiny()])
 
 
@@ -251,6 +257,17 @@ def test_the_marked_tests_of_a_checkout(tmp_path: Path) -> None:
     assert (found["passed"], found["failed"]) == (0, 1), "an error of the collection"
 
 
+@pytest.mark.slow
+def test_tests_that_take_too_long_are_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptance, "WORTH_STARTING", 0.0)
+    monkeypatch.setattr(acceptance, "TEST_SECONDS", 15.0)
+    (tmp_path / "tests").mkdir()
+    slow = "def test_slow():\n    import time\n    time.sleep(600)\n"
+    (tmp_path / "tests" / "test_cuda.py").write_text(CHECKOUT + slow)
+    found = marked_tests(tmp_path, time.monotonic() + 1e6, processes=1)
+    assert (found["passed"], found["failed"], found["interrupted"]) == (2, 1, "yes"), "the one that ran counts, too"
+
+
 def test_a_program_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
     sleep = "import time; time.sleep(600)"
     assert "good" not in acceptance.interrupted_after(0.2, [sys.executable, "-c", f"{sleep}; print('good')"], tmp_path)
@@ -302,7 +319,7 @@ def test_the_report_as_text_and_in_json(monkeypatch: pytest.MonkeyPatch, capsys:
         "single kernels 0.002 (0.002 to 0.002) 1.5 (1.5 to 1.5) 1e-06",
         "cifar10, tf32, 10 clients: passed in 3.0 s",
         "tests: failed in 1:30: tests that failed: 1",
-        "3 1 0",
+        "no 3 1 0",
         "failed: test_bad",
         "10,000 rounds fp32 1 5 (5 to 5) 6 (6 to 6) 50.5 1",
         "cifar10, fp32, runs together: skipped in 0.0 s: no time is left",
