@@ -99,7 +99,7 @@ class LoopExecutor:
         """Train each client as a chunk of its own; only a few results wait to be yielded, so memory stays bounded."""
 
         def one(position: int, seat: Passes) -> ClientResult:
-            seat.network.train()
+            _set_training(seat.network)
             work = job(slice(position, position + 1))
             batches = work.whole_batches
             pixels, labels = batches.raw_ENBCHW[:, 0], batches.labels_ENB[:, 0]
@@ -209,8 +209,7 @@ class StackedExecutor:
             chunk = slice(first, min(first + self.chunk, clients))
             try:
                 work = _with_pixels_last(job(chunk)) if self.pixels_last else job(chunk)
-                if not self._network.training:  # walking through its modules takes a hundredth of a small round
-                    self._network.train()
+                _set_training(self._network)
                 result = local_train(self._passes, over_clients, work.task, work.init, work.batches.steps(), work.own)
                 result = work.in_place(with_twin(result, self._passes, over_clients, work, work.batches.steps))
             except RuntimeError as error:
@@ -298,6 +297,12 @@ def _with_pixels_last(work: ChunkJob) -> ChunkJob:
     batches = replace(work.whole_batches, raw_ENBCHW=pixels_last(raw) if raw.dim() == 6 else raw)
     own = ((pixels_last(images) if images.dim() >= 5 else images, labels, there) for images, labels, there in work.own)
     return ChunkJob(replace(task, **shared), replace(init, **trees), batches, own, twin)
+
+
+def _set_training(network: nn.Module) -> None:
+    """Put a network into training mode; walking through its modules takes a hundredth of a small round."""
+    if not network.training:
+        network.train()
 
 
 def _pixels_last(x: Tensor) -> Tensor:

@@ -58,10 +58,10 @@ STACK_BELOW_FLOPS = 20e6
 #: use memory and delay the others.
 SATURATED = 60
 
-#: Options of mallopt(3) and their bytes: freed memory at the end of a heap that is kept, and the least size of a block
-#: that is always returned (glibc allows no more).
-M_TRIM_THRESHOLD = -1, 256 << 20
-M_MMAP_THRESHOLD = -3, 32 << 20
+#: Options of mallopt(3) and their values: bytes of freed memory that are kept at the end of the heap; no block outside of
+#: the heap, however large, because it is returned when it is freed; and one heap for all threads, because those of
+#: threads hold at most 64 MB each and are returned when they are empty.
+MALLOC_OPTIONS = {"M_TRIM_THRESHOLD": (-1, 256 << 20), "M_MMAP_MAX": (-4, 0), "M_ARENA_MAX": (-8, 1)}
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def keep_freed_memory() -> bool:
     By default glibc returns it to the kernel, which clears each page on its next use: a tenth of a CNN's local step.
 
     Returns:
-        Whether it is glibc that allocates, and has accepted the limits.
+        Whether it is glibc that allocates, and has accepted the options.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    return mallopt is not None and mallopt(*M_TRIM_THRESHOLD) == mallopt(*M_MMAP_THRESHOLD) == 1
+    return mallopt is not None and all(mallopt(*option) == 1 for option in MALLOC_OPTIONS.values())
