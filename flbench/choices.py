@@ -15,9 +15,9 @@ DEFAULT_STORE = Path("runs")
 Device = Literal["auto", "cpu", "cuda", "mps"]
 UsedDevice = Literal["cpu", "cuda", "mps"]
 
-#: How clients are trained: one after the other, or stacked into one computation.
-Executor = Literal["auto", "loop", "stacked"]
-UsedExecutor = Literal["loop", "stacked"]
+#: How clients are trained: one after the other, likewise with large products by oneDNN, or stacked.
+Executor = Literal["auto", "loop", "loop-onednn", "stacked"]
+UsedExecutor = Literal["loop", "loop-onednn", "stacked"]
 
 #: Arithmetic of training.
 Precision = Literal["fp32", "tf32", "bf16", "fp64"]

@@ -43,8 +43,10 @@ def require_executor(experiment: Experiment, wanted: Executor) -> None:
             f"{hook_at(type(method), 'train', 'method')} trains each client by itself, which --executor stacked cannot "
             "do; use auto or loop"
         )
-    if wanted == "loop" and norm.lock_step:
-        raise UserError(f"--executor loop: the clients of {norm.label()} take each step together; use auto or stacked")
+    if wanted in ("loop", "loop-onednn") and norm.lock_step:
+        raise UserError(
+            f"--executor {wanted}: the clients of {norm.label()} take each step together; use auto or stacked"
+        )
 
 
 def _mps_problem(experiment: Experiment) -> str:

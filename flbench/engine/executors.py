@@ -34,6 +34,7 @@ from flbench.methods.base import Tree, tmap
 from flbench.models.convolutions import pixels_last
 from flbench.models.masks import mask_keys
 from flbench.models.network import buffers_that_are, pure_forward, stacked_forward
+from flbench.models.onednn_products import multiplied_by_onednn
 
 _log = logging.getLogger(__name__)
 
@@ -83,14 +84,16 @@ class LoopExecutor:
     network, because a forward pass replaces the tensors inside it.
     """
 
-    name: UsedExecutor = "loop"
-
-    def __init__(self, networks: Sequence[nn.Module], autocast: torch.dtype | None) -> None:
+    def __init__(self, networks: Sequence[nn.Module], autocast: torch.dtype | None, *, onednn: bool = False) -> None:
+        """``onednn``: multiply large matrices by oneDNN."""
         if buffers_that_are("shares", networks[0]):
             raise ValueError("layers that combine the clients of a step need the stacked executor")
+        self.name: UsedExecutor = "loop-onednn" if onednn else "loop"
         self._idle: SimpleQueue[Passes] = SimpleQueue()
         for network in networks:
-            self._idle.put(Passes(network, pure_forward(network), mask_keys=mask_keys(network)))
+            forward = pure_forward(network)
+            forward = multiplied_by_onednn(forward) if onednn else forward
+            self._idle.put(Passes(network, forward, mask_keys=mask_keys(network)))
         self._ahead = 2 * len(networks)
         self._autocast = autocast
         self._pool = ThreadPoolExecutor(len(networks), "clients", initializer=torch.set_num_threads, initargs=(1,))

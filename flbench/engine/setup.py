@@ -33,8 +33,10 @@ from flbench.engine.partial_batches import stacks_partial_batches
 from flbench.engine.randomness import check_network, check_same_weights, without_draws
 from flbench.engine.run import TrainingSetup
 from flbench.engine.stack_bits import any_place
+from flbench.engine.stack_or_loop import stack_is_faster
 from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
+from flbench.errors import UserError
 from flbench.methods.base import Method
 from flbench.models.base import Model
 from flbench.models.flops import sample_flops
@@ -43,6 +45,7 @@ from flbench.models.initial_weights import build
 from flbench.models.masks import mask_keys
 from flbench.models.network import head_weight
 from flbench.models.norms import Norm
+from flbench.models.onednn_products import has_large_products, has_onednn
 from flbench.models.starts import Start
 from flbench.models.trained_parts import train_only
 from flbench.models.weight_files import start_from
@@ -50,16 +53,12 @@ from flbench.streams import stream
 
 _log = logging.getLogger(__name__)
 
-#: On a CPU clients are stacked if one client's local step takes fewer floating-point operations than this. It lies
-#: between a small MLP (5 MFLOP, where overhead dominates) and a CNN (2,600 MFLOP, where a client saturates a core).
-STACK_BELOW_FLOPS = 20e6
-
 #: Most clients in a stack of fused runs on a GPU: 30 to 60 of them saturate its throughput, and further runs would only
 #: use memory and delay the others.
 SATURATED = 60
 
-#: Options of mallopt(3) and their values: bytes of freed memory that are kept at the end of the heap; no block outside of
-#: the heap, however large, because it is returned when it is freed; and one heap for all threads, because those of
+#: Options of mallopt(3) and their values: bytes of freed memory that are kept at the end of the heap; no block outside
+#: of the heap, however large, because it is returned when it is freed; and one heap for all threads, because those of
 #: threads hold at most 64 MB each and are returned when they are empty.
 MALLOC_OPTIONS = {"M_TRIM_THRESHOLD": (-1, 256 << 20), "M_MMAP_MAX": (-4, 0), "M_ARENA_MAX": (-8, 1)}
 
@@ -89,7 +88,7 @@ def make_trainer(
         experiment: what to train.
         data: its data set.
         device: ``cpu``, ``cuda`` or ``mps``.
-        executor: how clients are trained; ``auto`` selects by the device and the FLOPs of a local step alone.
+        executor: how clients are trained; ``auto`` selects by the device and the experiment alone.
         pool: threads of the loop executor; they change the speed, but no bit of the result.
         neighbours: processes that share the GPU, including this one.
 
@@ -106,8 +105,9 @@ def make_trainer(
     first = network()
     runner: LoopExecutor | StackedExecutor
     record = None
-    if executor_for(experiment, data, device=device, wanted=executor, network=first) == "loop":
-        runner = LoopExecutor([network() for _ in range(pool)], autocast)
+    used = executor_for(experiment, data, device=device, wanted=executor, network=first)
+    if used != "stacked":
+        runner = LoopExecutor([network() for _ in range(pool)], autocast, onednn=used == "loop-onednn")
         if _method(experiment).trains and device != "cpu":
             _log.warning("%s trains each client by itself: no stacks, no graphs", _method(experiment).label())
     elif device != "cuda":
@@ -120,7 +120,7 @@ def make_trainer(
     model = cast(Model, experiment.model)
     if model.initialized_by() == "build":
         check_same_weights(first, make_network(experiment, data, "cpu"), f"model {model.label()}")
-    check_network(first, image, f"model {model.label()}", stacked=runner.name == "stacked")
+    check_network(first, image, f"model {model.label()}", stacked=used == "stacked")
     params, buffers = initial_trees(first)
     setup = TrainingSetup(
         sgd=_optimizer(experiment),
@@ -174,14 +174,14 @@ def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor
 def executor_for(
     experiment: Training, data: Data, *, device: str, wanted: Executor, network: nn.Module | None = None
 ) -> UsedExecutor:
-    """Return the executor for this experiment; ``auto`` selects by the device and the FLOPs of a local step.
+    """Return the executor for this experiment; ``auto`` selects by the device, on a CPU by ``stack_or_loop``.
 
     Partial batches that a stack cannot compute exactly are always trained by the loop. ``network`` is the experiment's,
     on the device, if there is one already; its weights and buffers stay as they are.
 
     Raises:
         flbench.errors.UserError: the norm needs all clients in one stack, and the loop is wanted; or the other way
-            round, because of the method.
+            round, because of the method; or torch has no oneDNN, and it is wanted.
     """
     norm, method = cast(Norm, experiment.norm), _method(experiment)
     require_executor(experiment, wanted)
@@ -191,16 +191,19 @@ def executor_for(
         return "stacked"
     if wanted == "auto" and device != "cpu":
         wanted = "stacked"
-    if wanted != "auto" and _drops_last(experiment):
+    if wanted == "loop-onednn" and not has_onednn():
+        raise UserError("executor loop-onednn: torch has no oneDNN on this machine; use auto or loop")
+    if wanted in ("loop", "loop-onednn") or (wanted == "stacked" and _drops_last(experiment)):
         return wanted
     network, image = make_network(experiment, data, device) if network is None else network, data.shape
-    if not _drops_last(experiment) and not stacks_partial_batches(method, network, image):
-        return "loop"
-    if wanted != "auto":
-        return wanted
-    forward = sample_flops(network, image, backward=False)
-    flops = 3 * forward * experiment.batch_size  # the backward pass counted as two forward passes
-    return "stacked" if flops < STACK_BELOW_FLOPS else "loop"
+    can_stack = _drops_last(experiment) or stacks_partial_batches(method, network, image)
+    if wanted == "stacked":
+        return "stacked" if can_stack else "loop"
+    flops = sample_flops(network, image, backward=False)
+    if can_stack and stack_is_faster(network, flops, experiment.batch_size):
+        return "stacked"
+    large = experiment.precision == "fp32" and has_large_products(network, image, experiment.batch_size)
+    return "loop-onednn" if large else "loop"
 
 
 def _optimizer(experiment: Training) -> Sgd:
