@@ -22,7 +22,7 @@ from flbench.models.token_layers import blank_batch
 
 #: Least floating-point operations of a product that oneDNN computes: on smaller ones it saves less time than it takes
 #: to reach it from Python.
-LEAST_FLOPS = 20e6
+LEAST_FLOPS = 15e6
 
 
 def multiplied_by_onednn(forward: Forward) -> Forward:

@@ -47,7 +47,7 @@ def test_the_committed_table_has_what_the_script_measures() -> None:
         ("dataset=fashion_mnist model=mlp", "stacked"),
         ("dataset=fashion_mnist model=mlp model.widths=[200,200]", "stacked"),
         ("dataset=fashion_mnist model=mlp local_epochs=1 drop_last=false method=fedlc", "loop"),  # not stackable
-        ("dataset=fashion_mnist model=lenet batch_size=64", "loop"),  # only products of less than 20 MFLOP
+        ("dataset=fashion_mnist model=lenet batch_size=64", "loop"),  # only products of less than 15 MFLOP
         ("dataset=cifar10 model=cnn", "loop-onednn"),
         ("dataset=cifar10 model=cnn precision=bf16", "loop"),
         ("dataset=cifar10 model=cnn precision=fp64", "loop"),
