@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.stack_or_loop --write`` measures the table: for networks of either kind and for sizes of batches,
 how many times as fast a stack of ten clients is. Between two measured sizes the logarithm of the speed is linear in
-that of the size; beyond the ends it is as at the end. The table is committed, so that an experiment has one executor,
-and its bits, on every machine.
+that of the size; beyond the ends it is as at the end, but networks larger than all measured ones are never stacked. The
+table is committed, so that an experiment has one executor, and its bits, on every machine.
 """
 
 from __future__ import annotations
@@ -60,4 +60,5 @@ def speeds() -> dict[Kind, Speeds]:
 
 def stack_is_faster(network: nn.Module, flops: float, batch_size: int) -> bool:
     """Return whether the stack is the faster one for a network with so many operations in a sample's forward pass."""
-    return speeds()[kind_of(network)].at(flops, batch_size) > 1
+    own = speeds()[kind_of(network)]
+    return flops <= own.flops[-1] and own.at(flops, batch_size) > 1

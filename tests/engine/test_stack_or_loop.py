@@ -49,6 +49,8 @@ def test_the_committed_table_has_what_the_script_measures() -> None:
         ("dataset=fashion_mnist model=mlp local_epochs=1 drop_last=false method=fedlc", "loop"),  # not stackable
         ("dataset=fashion_mnist model=lenet batch_size=64", "loop"),  # only products of less than 15 MFLOP
         ("dataset=cifar10 model=cnn", "loop-onednn"),
+        ("dataset=cifar10 model=cnn batch_size=1", "stacked"),
+        ("dataset=cifar10 model=resnet18 batch_size=1", "loop"),  # larger than all measured networks
         ("dataset=cifar10 model=cnn precision=bf16", "loop"),
         ("dataset=cifar10 model=cnn precision=fp64", "loop"),
         ("dataset=cifar10 model=simple-vit", "loop-onednn"),
