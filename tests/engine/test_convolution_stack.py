@@ -280,7 +280,7 @@ def test_auto_chooses_by_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
         return executor_for(parse_experiment(known), data, device="cpu", wanted=wanted)  # type: ignore[arg-type]
 
     assert [chosen("lenet", batch_size=size) for size in (1, 17, 64)] == ["native"] * 3
-    assert [chosen("cnn", batch_size=size) for size in (1, 8, 20)] == ["stacked", "loop-onednn", "loop-onednn"]
+    assert [chosen("cnn", batch_size=size) for size in (1, 8, 20)] == ["stacked", "loop", "loop-onednn"]
     assert [chosen("cnn", batch_size=size) for size in (12, 32)] == ["native"] * 2
     assert chosen("cnn", "native", batch_size=1) == "native"
     assert chosen("lenet", precision="bf16") == chosen("lenet", norm="bn") == "loop"
