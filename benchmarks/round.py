@@ -1,8 +1,8 @@
-"""Measure the parts of a round of MLPs in a stack, with a gradient by hand and by autograd.
+"""Measure the parts of a round of MLPs in a stack: by compiled functions, and with a gradient by hand and by autograd.
 
     python -m benchmarks.round [digits|mlp ...] [FIELD=VALUE ...] [--runs 1] [--repeats 15] [--rounds 20]
 
-Both ways take turns of ``--rounds`` rounds. The numbers are medians of milliseconds a round and run; ``whole round`` is
+All ways take turns of ``--rounds`` rounds. The numbers are medians of milliseconds a round and run; ``whole round`` is
 measured in turns of their own, without the time that the parts' clocks take. ``products`` are the matrix products of
 the same shapes alone, which no way can do without.
 """
@@ -20,11 +20,13 @@ import torch
 
 from benchmarks.common import Case, Parts, Row, measure_each, options, timed
 from flbench.bench.timing import Spread, seeds_of, trainer_of
+from flbench.choices import Executor
 from flbench.engine import executors, federated, gradients, local
 from flbench.engine.dense_stack import DenseStack
 from flbench.engine.device_data import DeviceData
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.hooks import LiftedHooks
+from flbench.engine.native_stack import NativeStack
 from flbench.engine.run import RoundInputs, Run
 from flbench.models.network import Network
 
@@ -32,24 +34,30 @@ from flbench.models.network import Network
 PARTS: Parts = {
     "drawing": [(RoundInputs, "draw"), (Run, "batch")],
     "gathering": [(DeviceData, "stack"), (DeviceData, "prepare")],
-    "forward": [(DenseStack, "forward"), (Network, "forward")],
+    "forward": [(DenseStack, "forward"), (NativeStack, "forward"), (Network, "forward")],
     "loss": [
-        (gradients, "log_softmax_gradient"),
+        (DenseStack, "cross_entropy"),
+        (NativeStack, "cross_entropy"),
         (LiftedHooks, "loss_terms"),
         (gradients.ByHand, "losses"),
-        (torch, "log_softmax"),
     ],
-    "backward": [(DenseStack, "backward"), (torch.autograd, "grad")],
+    "backward": [(DenseStack, "backward"), (NativeStack, "backward"), (torch.autograd, "grad")],
+    "compiled steps": [(NativeStack, "train")],
     "update": [(local, "_descend"), *((LiftedHooks, hook) for hook in ("perturbed", "direction", "step", "finish"))],
     "rest of training": [(executors, "local_train")],
     "server": [(federated, "server_round")],
 }
 
 
-def trainers(case: Case, runs: int, *, by_hand: bool) -> list[FederatedTrainer]:
-    """Return runs of different seeds, with a gradient by hand or by autograd."""
-    with nullcontext() if by_hand else mock.patch.object(executors, "dense_layers", lambda network: None):
-        return [trainer_of(run, case.data, "cpu", executor="stacked") for run in seeds_of(case.experiment, runs)]
+#: The executors of the ways to compute a round.
+WAYS: dict[str, Executor] = {"native": "native", "by hand": "stacked", "by autograd": "stacked"}
+
+
+def trainers(case: Case, runs: int, way: str) -> list[FederatedTrainer]:
+    """Return runs of different seeds."""
+    no_layers = mock.patch.object(executors, "dense_layers", lambda network: None)
+    with no_layers if way == "by autograd" else nullcontext():
+        return [trainer_of(run, case.data, "cpu", executor=WAYS[way]) for run in seeds_of(case.experiment, runs)]
 
 
 def products(trainer: FederatedTrainer, runs: int) -> Callable[[], object]:
@@ -83,7 +91,7 @@ def milliseconds(work: Callable[[], object], rounds: int) -> float:
 def measure(runs: int, rounds: int, case: Case) -> list[Row]:
     """Return a row for each part, the whole round and the products, with a column for each way."""
     torch.set_num_threads(case.threads)
-    ways = {name: trainers(case, runs, by_hand=name == "by hand") for name in ("by hand", "by autograd")}
+    ways = {name: trainers(case, runs, name) for name in WAYS}
     found: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ways}
     alone = products(ways["by hand"][0], runs)
     for turn in range(case.repeats + 1):

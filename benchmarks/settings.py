@@ -1,25 +1,33 @@
 """The yardstick of the engine's speed: 55 settings, each by flbench alone, by runs together and by two plain loops.
 
     python -m benchmarks.settings [NAME|PATTERN ...] [--repeats 5] [--data FOLDER] [--json]
+    python -m benchmarks.settings --write       # all of them, into docs/engine.md, README.md and settings.json
 
-One core's work: one torch thread and one thread of the engine, in CPU time, which waiting on a busy machine does not
-change. All ways take turns in one process. A ratio is the faster plain loop's time over flbench's in the same turn. A
-setting is what ``flbench run`` and ``flbench bench`` take on the command line; the partition is iid if it names none.
+The table at the end has the slowest setting first. One core's work: one torch thread and one thread of the engine, in
+CPU time, which waiting on a busy machine does not change. All ways take turns in one process. A ratio is the faster
+plain loop's time over flbench's in the same turn. A setting is what ``flbench run`` and ``flbench bench`` take on the
+command line; the partition is iid if it names none.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any, TextIO, cast
 
-from benchmarks.common import data_of, experiment_of, parser_of, reported
+from benchmarks.common import data_of, ending_in_messages, experiment_of, parser_of
+from benchmarks.tables import ROOT, replaced, settings_sentence, settings_table, write_pages
 from flbench.bench.timing import Comparison, Spread, compare
-from flbench.cli.bench import load
+from flbench.cli.bench import header, load, machine
 from flbench.cli.numbers import handy, spread_text
+from flbench.data.datasets import Dataset
+from flbench.data.datasets import load as load_data
 from flbench.errors import UserError
 from flbench.messages import unknown
 
@@ -82,6 +90,10 @@ def chosen(patterns: Sequence[str]) -> list[str]:
     return [name for name in SETTINGS if any(fnmatch(name, pattern) for pattern in patterns)]
 
 
+#: What ``--write`` writes from the measurement, by the page that has it.
+PAGES = {"docs/engine.md": settings_table, "README.md": settings_sentence}
+
+
 def line(name: str, done: Comparison) -> str:
     """Return a comparison in one line: milliseconds a round and run, and flbench's speed."""
     ms = [f"{way} {handy(1000 * Spread.of(own).median)}" for way, own in done.seconds.items()]
@@ -95,17 +107,39 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="counted turns")
     parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, and lines on the other")
-    parser.set_defaults(device="cpu")
+    parser.add_argument("--write", action="store_true", help=f"write {', '.join(PAGES)} and benchmarks/settings.json")
     arguments = parser.parse_args()
     text = sys.stderr if arguments.json else sys.stdout
-    with reported("settings", arguments) as found:
-        for name in chosen(arguments.names):
-            experiment = experiment_of(SETTINGS[name])
-            data, options = data_of(experiment, arguments.data), {"repeats": arguments.repeats, "threads": 1}
-            done = compare(experiment, data, device="cpu", clock=time.process_time, **options)
-            known = {"name": name, "fields": SETTINGS[name], "data": data.fingerprint, "load": load()}
-            found.append({**known, **asdict(done)})
-            print(f"{line(name, done)}; data {data.fingerprint}", flush=True, file=text)
+    with ending_in_messages():
+        names = chosen(arguments.names)
+        if arguments.write:
+            _require_writable(names, arguments.data)
+        facts = machine("cpu")
+        print(*header(facts), f"n = {arguments.repeats} turns, medians (min to max)", sep="\n", file=text)
+        found = [_measured(name, arguments, text) for name in names]
+        options = {"names": arguments.names, "repeats": arguments.repeats}
+        measured = {"schema": 2, "machine": {**facts, "load_after": load()}, "options": options, "settings": found}
+        print(json.dumps(measured, indent=1) if arguments.json else f"\n{settings_table(measured)}")
+        if arguments.write:
+            write_pages("settings", measured, PAGES, ROOT)
+
+
+def _measured(name: str, arguments: argparse.Namespace, text: TextIO) -> dict[str, Any]:
+    experiment = experiment_of(SETTINGS[name])
+    data, options = data_of(experiment, arguments.data), {"repeats": arguments.repeats, "threads": 1}
+    done = compare(experiment, data, device="cpu", clock=time.process_time, **options)
+    print(f"{line(name, done)}; data {data.fingerprint}", flush=True, file=text)
+    return {"name": name, "fields": SETTINGS[name], "data": data.fingerprint, "load": load(), **asdict(done)}
+
+
+def _require_writable(names: Sequence[str], data: Path | None) -> None:
+    """Refuse, before minutes of measuring, to write pages without places, some of the settings, or random images."""
+    if len(names) < len(SETTINGS):
+        raise UserError("--write measures all settings: leave the names out")
+    for page in PAGES:
+        replaced(ROOT / page, "settings", "")
+    for dataset in {cast(Dataset, experiment_of(setting).dataset) for setting in SETTINGS.values()}:
+        load_data(dataset, data)
 
 
 if __name__ == "__main__":

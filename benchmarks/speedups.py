@@ -1,11 +1,9 @@
-"""Train the same rounds by flbench, by plain PyTorch and by other frameworks, in turns on one core.
+"""Train the same rounds of digits by flbench, plain PyTorch, pfl-research, fluke and Flower, in turns on one core.
 
-    nice -n -20 python -m benchmarks.speedups [--data FOLDER] [--json]
+    nice -n -20 python -m benchmarks.speedups [--json]
 
-Digits are trained by flbench, plain loops, pfl-research, fluke and Flower, two CNNs by flbench and plain loops. The
-script prints the tables, and writes them into docs/engine.md, their ratios into README.md, and the measurement into
-benchmarks/speed.json. This takes about four minutes. uv makes an environment for each framework; the first time it
-downloads up to 5 GB.
+The script prints the table, and writes it into docs/engine.md and the measurement into benchmarks/speedups.json. This
+takes about two minutes. uv makes an environment for each framework; the first time it downloads up to 5 GB.
 """
 
 from __future__ import annotations
@@ -18,31 +16,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.common import WORKLOADS, data_of, ending_in_messages, experiment_of, parser_of
-from benchmarks.frameworks import FOLDER, FRAMEWORKS, Framework, Peer, PeerFailed, write_task
+from benchmarks.frameworks import FRAMEWORKS, Framework, Peer, PeerFailed, write_task
 from benchmarks.loader import loaders
-from benchmarks.tables import replaced, speed_ratios, speed_tables
+from benchmarks.tables import ROOT, peers_table, replaced, write_pages
 from flbench.bench.loop import PlainLoop, Source, from_memory
 from flbench.bench.timing import Note, Variant, alone, seeds_of, take_turns, together, trainer_of
 from flbench.cli.bench import header, load, machine, progress
 from flbench.config import Federated
 from flbench.data.arrays import Data
-from flbench.data.datasets import Dataset
-from flbench.data.datasets import load as load_data
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.setup import make_network, runs_worth_fusing
 from flbench.errors import UserError
 
-#: A checkout of the repository, and the measurement in it.
-ROOT, MEASUREMENT = FOLDER.parents[1], FOLDER.parent / "speed.json"
-
 #: What is written from the measurement, by the page that has it.
-PAGES = {"docs/engine.md": speed_tables, "README.md": speed_ratios}
+PAGES = {"docs/engine.md": peers_table}
 
 #: The contestant with which the others are compared.
 REFERENCE = "plain PyTorch, images in memory"
@@ -54,15 +47,12 @@ class Task:
 
     Attributes:
         workload: its name in ``WORKLOADS``; ``what``: its name in the pages.
-        peers: whether other frameworks train it too, and accuracies are compared to show that all did the same work.
-            Their scripts know multi-layer perceptrons only.
     """
 
     workload: str
     what: str
     turns: int
     rounds: int
-    peers: bool = False
     lr: float = 0.01
 
     @property
@@ -76,12 +66,8 @@ class Task:
         return 1 + self.turns * self.rounds
 
 
-#: The tables of docs/engine.md, in about four minutes: a hundred rounds of digits, at a rate that trains in as many.
-TASKS = (
-    Task("digits", "digits, MLP 64-128-10", turns=11, rounds=9, peers=True, lr=0.1),
-    Task("lenet", "Fashion-MNIST, LeNet", turns=7, rounds=2),
-    Task("cifar10", "CIFAR-10, CNN", turns=5, rounds=1),
-)
+#: A hundred rounds, at a rate that trains in as many. The other frameworks' scripts know multi-layer perceptrons only.
+TASK = Task("digits", "digits, MLP 64-128-10", turns=11, rounds=9, lr=0.1)
 
 
 @dataclass(frozen=True)
@@ -99,41 +85,35 @@ class Contestant:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def measure(task: Task, data_root: Path | None, note: Note) -> dict[str, Any]:
+def measure(task: Task, note: Note) -> dict[str, Any]:
     """Train a task by all contestants in turns.
 
     Returns:
-        The measurement as plain JSON. Each of its ``rows`` has ``seconds`` of a round of one run, a number a turn. If
-        there are other frameworks, it has ``accuracies`` on the test set, a number a run; their own rows have also
-        ``versions``, and ``difference``, the largest between their weights and flbench's. The row of a framework that
-        cannot be started has the reason instead, ``missing``.
+        The measurement as plain JSON. Each of its ``rows`` has ``seconds`` of a round of one run, a number a turn, and
+        ``accuracies`` on the test set, a number a run; those of other frameworks have also ``versions``, and
+        ``difference``, the largest between their weights and flbench's. The row of a framework that cannot be started
+        has the reason instead, ``missing``.
     """
     experiment = task.experiment
-    data = data_of(experiment, data_root)
+    data = data_of(experiment, None)
     torch.manual_seed(0)  # the plain loops' batches
     with ExitStack() as opened:
         contestants, missing = [*_flbench(task, data), *_plain(task, data)], []
-        if task.peers:
-            note(f"{task.workload}: starting other frameworks", 0, 1)
-            folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-            write_task(folder, trainer_of(experiment, data, "cpu", executor="stacked"), data, rounds=task.all_rounds)
-            for framework in FRAMEWORKS:
-                try:
-                    peer = opened.enter_context(closing(Peer(framework, folder)))
-                except PeerFailed as reason:
-                    missing.append({"name": framework.name, "missing": str(reason)})
-                else:
-                    contestants.append(_peer(framework, peer, task.rounds))
-        seconds = take_turns(
-            [one.variant for one in contestants],
-            repeats=task.turns,
-            note=lambda what, done, total: note(f"{task.workload}: {what}", done, total),
-        )
+        note("starting other frameworks", 0, 1)
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        write_task(folder, trainer_of(experiment, data, "cpu", executor="stacked"), data, rounds=task.all_rounds)
+        for framework in FRAMEWORKS:
+            try:
+                peer = opened.enter_context(closing(Peer(framework, folder)))
+            except PeerFailed as reason:
+                missing.append({"name": framework.name, "missing": str(reason)})
+            else:
+                contestants.append(_peer(framework, peer, task.rounds))
+        seconds = take_turns([one.variant for one in contestants], repeats=task.turns, note=note)
         rows: list[dict[str, Any]] = [
             {"name": name, "seconds": [round(s, 7) for s in own]} for name, own in seconds.items()
         ]
-        if task.peers:
-            _add_accuracies(rows, contestants, make_network(experiment, data, "cpu"), data)
+        _add_accuracies(rows, contestants, make_network(experiment, data, "cpu"), data)
     known = {"workload": task.workload, "what": task.what, "data": data.fingerprint}
     known |= {name: getattr(experiment, name) for name in ("clients", "local_steps", "batch_size", "lr")}
     turns = {"rounds": task.rounds, "all_rounds": task.all_rounds, "reference": REFERENCE}
@@ -200,37 +180,6 @@ def accuracy(network: nn.Module, weights: Sequence[Tensor], data: Data) -> float
     return sum(hits) / len(data.test.labels)
 
 
-def measure_tables(data: Path | None) -> list[dict[str, Any]]:
-    """Return the measurements of the tables, made on one core.
-
-    Raises:
-        UserError: a page has no place for its speeds, a data set is missing, or a framework failed.
-    """
-    for page in PAGES:
-        replaced((ROOT / page).read_text(encoding="utf-8"), "", page)  # before minutes of measuring
-    for task in TASKS:
-        load_data(cast(Dataset, task.experiment.dataset), data)  # which the pages name
-    with progress() as note:
-        return [measure(task, data, note) for task in TASKS]
-
-
-def write_tables(measured: dict[str, Any]) -> None:
-    """Write a complete measurement, and its speeds into the pages.
-
-    Raises:
-        UserError: the measurement lacks a framework or a data set; the pages stay as they are.
-    """
-    tasks: Sequence[dict[str, Any]] = measured["tasks"]
-    lacking = [f"{row['name']} ({row['missing']})" for task in tasks for row in task["rows"] if "missing" in row]
-    lacking += [f"the data of {task['workload']}" for task in tasks if task["data"] == "random images"]
-    if lacking:
-        raise UserError(f"{' and '.join(PAGES)} are unchanged, because the measurement lacks {', '.join(lacking)}")
-    MEASUREMENT.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-    for page, write in PAGES.items():
-        path = ROOT / page
-        path.write_text(replaced(path.read_text(encoding="utf-8"), write(measured), page), encoding="utf-8")
-
-
 def _stay_on_one_core() -> None:
     """Keep this process and those that it starts on one core, where the system can, and torch on one thread."""
     torch.set_num_threads(1)
@@ -240,19 +189,24 @@ def _stay_on_one_core() -> None:
 
 def main() -> None:
     parser = parser_of(__doc__ or "")
-    parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     arguments = parser.parse_args()
     with ending_in_messages():
+        for page in PAGES:
+            replaced(ROOT / page, "speedups", "")  # before minutes of measuring
         facts = machine("cpu")
         print(*header(facts), sep="\n", file=sys.stderr)
-        tasks = measure_tables(arguments.data)
+        with progress() as note:
+            task = measure(TASK, note)
         kept = ("date", "cpu", "flbench", "git_commit", "git_dirty", "python", "torch", "load_before")
         described = {**{name: facts[name] for name in kept}, "load_after": load()}
-        measured = {"schema": 1, "machine": described, "tasks": tasks}
-        print(json.dumps(measured, indent=1) if arguments.json else speed_tables(measured))
-        write_tables(measured)
-    print("wrote docs/engine.md, README.md and benchmarks/speed.json", file=sys.stderr)
+        measured = {"schema": 2, "machine": described, "task": task}
+        print(json.dumps(measured, indent=1) if arguments.json else peers_table(measured))
+        lacking = [f"{row['name']} ({row['missing']})" for row in task["rows"] if "missing" in row]
+        if lacking:
+            raise UserError(f"{', '.join(PAGES)}: unchanged, because the measurement lacks {', '.join(lacking)}")
+        write_pages("speedups", measured, PAGES, ROOT)
+    print(f"wrote {', '.join(PAGES)} and benchmarks/speedups.json", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, Protocol, cast
 
@@ -223,7 +223,7 @@ class _Execution:
                 cast(StudyExperiment, experiment), settings.data_root, settings.device
             )
         #: A run continues only from a checkpoint with the same.
-        self._computed_with: dict[str, Any] = {"numerics": asdict(numerics), "fingerprint": fingerprint}
+        self._computed_with: dict[str, Any] = {"numerics": numerics.facts(), "fingerprint": fingerprint}
         resumed, saved = _newest_checkpoint(attempt, self._computed_with)
         if resumed is not None:
             self.subject.load(saved["trainer"])

@@ -26,13 +26,14 @@ _MOST_FILES, _MOST_TEXT = 50, 100_000
 PREFIX = "flbench_plugin_"
 
 
-def add_plugins(paths: list[Path]) -> None:
+def add_plugins(paths: Iterable[str | Path]) -> None:
     """Let this process and those that it starts load some files; raises UserError for one that cannot be loaded."""
-    for path in paths:
+    files = [Path(path) for path in paths]
+    for path in files:
         if not path.is_file():
             raise UserError(f"--plugin {path}: expected a Python file, there is none")
     # A worker may start in another folder.
-    every = [*plugin_files(), *(path.resolve() for path in paths)]
+    every = [*plugin_files(), *(path.resolve() for path in files)]
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, every)))
 
 

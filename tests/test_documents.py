@@ -151,35 +151,46 @@ def spread(values: list[float]) -> str:
     )
 
 
-def test_the_tables_of_speeds() -> None:
-    measured = json.loads((ROOT / "benchmarks" / "speed.json").read_text(encoding="utf-8"))
+def test_the_table_of_other_frameworks() -> None:
+    task = json.loads((ROOT / "benchmarks" / "speedups.json").read_text(encoding="utf-8"))["task"]
     page = (ROOT / "docs/engine.md").read_text(encoding="utf-8")
     _, between, _ = re.split("<!-- (?:begin|end): benchmarks/speedups.py -->", page)
-    for table, task in zip(tables(between), measured["tasks"], strict=True):
-        timed = {row["name"]: row for row in task["rows"]}
-        plain = timed[task["reference"]]["seconds"]
-        for name, milliseconds, ratio, *accuracy in table:
-            seconds = timed.pop(name)["seconds"]
-            assert milliseconds == spread([1000 * s for s in seconds]), name
-            assert ratio == ("1" if seconds is plain else spread([p / s for p, s in zip(plain, seconds, strict=True)]))
-            assert not accuracy or accuracy[0].split()[0] == f"{100 * np.mean(accuracies_of(task, name)):.1f}"
-        assert not timed
-
-
-def accuracies_of(task: dict[str, Any], name: str) -> list[float]:
-    """Return the accuracies of a row of a measurement."""
-    return next(row["accuracies"] for row in task["rows"] if row["name"] == name)
+    (table,) = tables(between)
+    timed = {row["name"]: row for row in task["rows"]}
+    plain = timed[task["reference"]]["seconds"]
+    for name, milliseconds, ratio, accuracy in table:
+        seconds = timed[name]["seconds"]
+        assert milliseconds == spread([1000 * s for s in seconds]), name
+        assert ratio == ("1" if seconds is plain else spread([p / s for p, s in zip(plain, seconds, strict=True)]))
+        assert accuracy.split()[0] == f"{100 * np.mean(timed[name]['accuracies']):.1f}"
+    assert len(table) == len(timed)
 
 
 def test_other_frameworks_did_the_same_work() -> None:
-    measured = json.loads((ROOT / "benchmarks" / "speed.json").read_text(encoding="utf-8"))
-    digits = next(task for task in measured["tasks"] if task["workload"] == "digits")
-    peers = [row for row in digits["rows"] if "versions" in row]
-    assert len(peers) == 3 and digits["all_rounds"] == 100
-    ours = accuracies_of(digits, "flbench")[0]
-    for row in digits["rows"]:
+    task = json.loads((ROOT / "benchmarks" / "speedups.json").read_text(encoding="utf-8"))["task"]
+    peers = [row for row in task["rows"] if "versions" in row]
+    assert len(peers) == 3 and task["all_rounds"] == 100
+    (ours,) = (row["accuracies"][0] for row in task["rows"] if row["name"] == "flbench")
+    for row in task["rows"]:
         assert abs(row["accuracies"][0] - ours) < (0.005 if row in peers else 0.02), row["name"]
     assert all(row["difference"] < 0.01 for row in peers)
+
+
+def test_the_table_of_settings() -> None:
+    """Ratios are recomputed from the seconds of each turn, by the faster loop of that turn."""
+    found = json.loads((ROOT / "benchmarks" / "settings.json").read_text(encoding="utf-8"))["settings"]
+    page = (ROOT / "docs/engine.md").read_text(encoding="utf-8")
+    _, between, _ = re.split("<!-- (?:begin|end): benchmarks/settings.py -->", page)
+    (table,) = tables(between)
+    seconds = {f"`{one['name']}`": one["seconds"] for one in found}
+    assert len(table) == len(seconds)
+    for name, _, milliseconds, _, *ratios in table:
+        loops = [own for way, own in seconds[name].items() if way.startswith("plain")]
+        ours = [own for way, own in seconds[name].items() if way.startswith("flbench")]
+        assert len(loops) == 2
+        assert milliseconds == spread([1000 * s for s in ours[0]]), name
+        own = [spread([min(p) / s for *p, s in zip(*loops, way, strict=True)]) for way in ours]
+        assert ratios == [*own, "–"][:2], name
 
 
 def test_the_numbers_of_a_gpu() -> None:

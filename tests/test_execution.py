@@ -109,12 +109,13 @@ def test_more_evaluations_do_not_change_the_numbers(store: Store, tmp_path: Path
     assert {k: v for k, v in found[-1].items() if k != "probes"} == expected[-1]
 
 
-def test_a_resumed_run_keeps_its_numerics_or_starts_over(store: Store) -> None:
+@pytest.mark.parametrize(("first", "then"), [("loop", "stacked"), ("stacked", "native")])
+def test_a_resumed_run_keeps_its_numerics_or_starts_over(first: Any, then: Any, store: Store) -> None:
     wanted = experiment()
-    run(store, wanted, after(3), executor="loop")
-    _, found = run(store, wanted, executor="stacked")
+    run(store, wanted, after(3), executor=first)
+    _, found = run(store, wanted, executor=then)
     log = store.run(wanted.run_id).attempts()[-1].log_path.read_text()
-    assert "not resuming from round 3" in log
+    assert f"not resuming from round 3: it was computed with {{'device': 'cpu', 'executor': {first!r}" in log
     assert [record["round"] for record in found] == [2, 4, 6]
 
 

@@ -18,11 +18,12 @@ from flbench.data.shards import Shards
 from flbench.engine.conv_tuner import ConvTuner
 from flbench.engine.cuda_graph import Recorder
 from flbench.engine.device_data import DeviceData
-from flbench.engine.executors import LoopExecutor, StackedExecutor
+from flbench.engine.executors import LoopExecutor, StackedExecutor, StacksInThreads
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.local_steps import numbers_of
 from flbench.engine.optimizers import Sgd
 from flbench.engine.run import TrainingSetup
+from flbench.engine.setup import native_network
 from flbench.engine.trainer import Trainer
 from flbench.methods.base import Context, Method
 from flbench.models.base import Model
@@ -141,6 +142,16 @@ def toy_trainer(
         return toy_network(model, norm, image, head=head, weights=weights, train=trained)
 
     first = make()
+    compiled = native_network(first, image) if executor == "native" else None
+    assert executor != "native" or compiled is not None
+    used: LoopExecutor | StackedExecutor
+    if executor == "loop":
+        used = LoopExecutor([make() for _ in range(pool)], None)
+    elif compiled is not None and compiled.convolutions is not None:
+        used = StacksInThreads([copy.deepcopy(first) for _ in range(pool)], compiled)
+        used.chunk = chunk or used.chunk
+    else:
+        used = StackedExecutor(make(), None, chunk, record, tuner, pixels_last=record is not None, native=compiled)
     clients = clients or toy_clients()
     params, buffers = initial_trees(first)
     setup = TrainingSetup(
@@ -148,11 +159,7 @@ def toy_trainer(
         autocast=None,
         batch_size=batch_size,
         images=images or toy_images(image),
-        executor=(
-            LoopExecutor([make() for _ in range(pool)], None)
-            if executor == "loop"
-            else StackedExecutor(make(), None, chunk, record, tuner, pixels_last=record is not None)
-        ),
+        executor=used,
         params=params,
         buffers=buffers,
         masked=bool(mask_keys(first)),

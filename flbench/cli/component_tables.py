@@ -128,6 +128,10 @@ _LEAST = {"minimum": (">=", "["), "exclusiveMinimum": (">", "(")}
 _MOST = {"maximum": ("<=", "]"), "exclusiveMaximum": ("<", ")")}
 
 
+#: The names of JSON's types in YAML, where they differ.
+_IN_YAML = {"object": "mapping"}
+
+
 def _type(schema: dict[str, Any]) -> str:
     """Return a JSON Schema in words: ``number > 0``, ``number in (0, 1]``, ``always 1``, ``original | text | code``."""
     if "enum" in schema:
@@ -136,7 +140,8 @@ def _type(schema: dict[str, Any]) -> str:
         return " | ".join(map(_type, schema["anyOf"]))
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}"
-    kind = str(schema.get("const", schema.get("type", "any")))
+    kind = schema.get("const", schema.get("type", "any"))
+    kind = " | ".join(_IN_YAML.get(str(one), str(one)) for one in (kind if isinstance(kind, list) else [kind]))
     least, most = (
         [(*signs, f"{schema[key]:g}") for key, signs in limits.items() if key in schema and schema[key] < 2**63]
         for limits in (_LEAST, _MOST)

@@ -56,6 +56,8 @@ def embed_dataset(
     else:
         backbone = embedding.pretrained(str(network), weights, size, data, used)
     samples = len(data.train.labels) + len(data.test.labels)
+    # The bar is shown in terminals alone, and a large network takes minutes.
+    typer.echo(f"{dataset.label()}: computing the features of {samples:,} samples", err=True)
     with progress(f"embedding {dataset.label()}", samples) as advance:
         features = embedding.embedded(data, backbone, used, batch, advance)
     record: dict[str, Any] = embedding.write(out, data, features, {"dataset": dataset.label(), **backbone.record})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from flbench.choices import Executor
+from flbench.choices import LOOPS, Executor
 from flbench.config.base import Experiment
 from flbench.config.training import Training
 from flbench.errors import UserError
@@ -38,12 +38,12 @@ def require_executor(experiment: Experiment, wanted: Executor) -> None:
     if wanted == "auto" or not isinstance(experiment, Training):
         return
     method, norm = getattr(experiment, "method", None), cast(Any, experiment.norm)
-    if wanted == "stacked" and method is not None and method.trains:
+    if wanted not in LOOPS and method is not None and method.trains:
         raise UserError(
-            f"{hook_at(type(method), 'train', 'method')} trains each client by itself, which --executor stacked cannot "
-            "do; use auto or loop"
+            f"{hook_at(type(method), 'train', 'method')} trains each client by itself, which --executor {wanted} "
+            "cannot do; use auto or loop"
         )
-    if wanted in ("loop", "loop-onednn") and norm.lock_step:
+    if wanted in LOOPS and norm.lock_step:
         raise UserError(
             f"--executor {wanted}: the clients of {norm.label()} take each step together; use auto or stacked"
         )

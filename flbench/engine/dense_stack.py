@@ -18,7 +18,7 @@ Shape suffixes: N clients, B batch, D features of a layer's input, Y classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -31,6 +31,9 @@ from flbench.models.norm_layers import Normalization
 
 #: Autograd's operation; torch looks each part of its name up anew.
 _threshold_backward = torch.ops.aten.threshold_backward.grad_input
+
+#: Labels (B,), and for a stack with partial batches the number of samples (N,) of each batch, else None.
+Target = tuple[Tensor, Tensor | None]
 
 #: A layer with its path in the network.
 DenseLayer = tuple[str, nn.Module]
@@ -137,31 +140,47 @@ class DenseStack:
             x = layer.forward(params, buffers, x)
         return features, x
 
-    def backward(self, params: Tree, of_logits: Tensor, of_features: Tensor | None = None) -> Tree:
+    def cross_entropy(self, logits: Tensor, target: Target) -> tuple[Any, Tensor]:
+        """Return the labels' log-probability (N, 1, B) with the sizes, and the gradient of the mean cross-entropy."""
+        log_p_NYB = torch.log_softmax(logits.mT, 1)
+        labels_N1B = target[0].unsqueeze(1)
+        of_logits = log_softmax_gradient(log_p_NYB, labels_N1B, target[1]).mT
+        return (log_p_NYB.gather(1, labels_N1B), target[1]), of_logits
+
+    def backward(self, params: Tree, of_logits: Tensor | None, of_features: Tensor | None = None) -> Tree:
         """Return the gradient of the parameters, which are those of the last forward pass.
 
         Args:
             params: the parameters.
-            of_logits: the gradient of the logits; it may be overwritten.
-            of_features: that of the features without the part from the logits; None: zero.
+            of_logits: the gradient of the logits, or None for zero; it may be overwritten.
+            of_features: that of the features without the part from the logits, or None for zero; it may be overwritten.
         """
         grads: Tree = {}
         gradient = of_logits
-        for layer in reversed(self._head):
-            gradient = layer.backward(params, gradient, grads)
-        if of_features is not None:
-            gradient = of_features + gradient  # in the layout of the first, as autograd adds them
-        for layer in reversed(self._trunk):
-            gradient = layer.backward(params, gradient, grads)
-        return {name: grads[name] for name in params}
+        if gradient is not None:
+            for layer in reversed(self._head):
+                gradient = layer.backward(params, gradient, grads)
+        if of_features is not None and gradient is not None:  # added in the layout of the first, as autograd does
+            alike = of_features.stride() == gradient.stride()
+            gradient = torch.add(of_features, gradient, out=gradient if alike else None)
+        gradient = of_features if gradient is None else gradient
+        if gradient is not None:
+            for layer in reversed(self._trunk):
+                gradient = layer.backward(params, gradient, grads)
+        return {name: grads[name] if name in grads else torch.zeros_like(leaf) for name, leaf in params.items()}
 
 
-def dense_layers(network: nn.Module) -> list[DenseLayer] | None:
-    """Return a network's dense layers, ReLUs and normalizations in order; None if it has other or frozen layers."""
+def dense_layers(network: nn.Module, before: Collection[str] = ()) -> list[DenseLayer] | None:
+    """Return a network's dense layers, ReLUs and normalizations in order; None if it has other or frozen layers.
+
+    ``before`` are the paths of other layers, which come before all of these.
+    """
     if not all(leaf.requires_grad for leaf in network.parameters()):
         return None
     layers: list[DenseLayer] = []
     for path, module in network.named_modules():
+        if path in before:
+            continue
         # Exactly these types: a subclass may compute something else.
         plain = type(module) is Relu or (type(module) is Dense and module.reparametrization is None)
         if plain or isinstance(module, Normalization):

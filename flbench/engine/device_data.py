@@ -80,7 +80,8 @@ class StackedBatches:
 class LeavingBatches:
     """The batches of a stack that clients leave when they have taken all of their steps; the last ``STAY`` stay.
 
-    They are gathered from one departure to the next: those of steps that nobody takes never are.
+    They are gathered from one departure to the next: batches of steps that nobody takes are not gathered. Compiled
+    functions gather by themselves (``native_stack``).
 
     Attributes:
         images: the data set.
@@ -92,12 +93,25 @@ class LeavingBatches:
     drawn: Tree
     leave_after: Sequence[int]
 
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]:
+        return self.steps()
+
     def steps(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]:
         """As ``StackedBatches.steps``; the first axis has the clients that have not left."""
         for first, last in pairwise(sorted({0, *self.leave_after})):
             clients = sum(steps >= last for steps in self.leave_after)  # exact: whole numbers
             some = slice(max(clients, min(STAY, len(self.leave_after))))
             yield from self.images.stack({name: leaf[some, first:last] for name, leaf in self.drawn.items()}).steps()
+
+
+@dataclass(frozen=True)
+class PlainSource:
+    """Images (M, ...) whose rows are the network's input: floats, or bytes x for (x / white - mean) / deviation."""
+
+    images: Tensor
+    white: float = 1.0
+    mean: float = 0.0
+    deviation: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -179,6 +193,18 @@ class DeviceData:
         if self.train_MCHW.is_cpu and self.train_MCHW.numel() <= CONVERTED_ONCE:
             return self.prepare(self.train_MCHW), lambda pixels: pixels
         return self.train_MCHW, self.prepare
+
+    @cached_property
+    def plain_source(self) -> PlainSource | None:
+        """The images where a batch is nothing but rows of them; None if batches are augmented, or not such numbers."""
+        source, _ = self._source
+        if self.augment or self.dtype != torch.float32 or not source.is_contiguous():
+            return None
+        if source.dtype == torch.uint8 and (self.normalize is None or self.normalize[0].dim() == 0):
+            mean, deviation = (0.0, 1.0) if self.normalize is None else map(float, self.normalize)
+            return PlainSource(source, float(self.white), mean, deviation)
+        is_input = source is not self.train_MCHW or self.normalize is None
+        return PlainSource(source) if source.dtype == torch.float32 and is_input else None
 
     def prepare(self, images_MCHW: Tensor) -> Tensor:
         """Convert raw images into the network's input."""

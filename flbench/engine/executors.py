@@ -27,8 +27,10 @@ from flbench.engine.clients import ChunkJob, ClientResult, JobAt, Results, map_t
 from flbench.engine.conv_tuner import ConvTuner, convolutions_of, convolve
 from flbench.engine.cuda_graph import GraphedFunction, Recorder, Trial
 from flbench.engine.dense_stack import dense_layers
+from flbench.engine.device_data import STAY, LeavingBatches
 from flbench.engine.gradients import Passes, autocast
 from flbench.engine.local import local_train, with_twin
+from flbench.engine.native_stack import NativeMlp
 from flbench.errors import out_of_memory
 from flbench.methods.base import Tree, tmap
 from flbench.models.convolutions import pixels_last
@@ -41,6 +43,10 @@ _log = logging.getLogger(__name__)
 #: Most clients trained as one stack: as many as a core's cache likes. On MLPs of 9 to 25 thousand weights 20 to 40 were
 #: fastest, and 10 or 90 took a tenth to a third longer. On a CPU the number changes no bit.
 CHUNK = 30
+
+#: The same of a network with compiled convolutions in weights of all clients: beyond, the optimizer's passes over them
+#: leave the cache. Stacks of 5 LeNets and of 2 CNNs are as fast as larger ones, and there is work for several threads.
+STACK_WEIGHTS = 250_000
 
 #: Images in one forward pass of an evaluation: of a stack, and on one core, in whose cache they must fit.
 EVALUATION_BATCH = 500
@@ -132,7 +138,7 @@ class LoopExecutor:
             result = with_twin(result, seat, lambda hook: hook, ready, lambda: every)
             return map_tensors(result, lambda leaf: leaf.unsqueeze(0))
 
-        for position, result in enumerate(self._map(one, range(clients))):
+        for position, result in enumerate(self.map(one, range(clients))):
             yield slice(position, position + 1), result
 
     def predict(
@@ -156,10 +162,10 @@ class LoopExecutor:
                 return of(*seat.forward(params, buffers, pixels))
 
         parts = torch.split(images, CORE_EVALUATION_BATCH)
-        logits = list(self._map(one, [(model, part) for model in ready for part in parts]))
+        logits = list(self.map(one, [(model, part) for model in ready for part in parts]))
         return torch.stack([torch.cat(logits[i : i + len(parts)]) for i in range(0, len(logits), len(parts))])
 
-    def _map(self, function: Callable[[Any, Passes], Any], jobs: Sequence[Any]) -> Iterator[Any]:
+    def map(self, function: Callable[[Any, Passes], Any], jobs: Sequence[Any]) -> Iterator[Any]:
         """Yield results in the order of the jobs, with a bounded number of jobs started ahead."""
 
         def borrow(job: Any) -> Any:
@@ -185,7 +191,7 @@ class LoopExecutor:
 class StackedExecutor:
     """Clients along a leading axis of every tensor, trained as one computation in chunks."""
 
-    name: UsedExecutor = "stacked"
+    name: UsedExecutor = "stacked"  # or "native"
 
     def __init__(
         self,
@@ -195,13 +201,19 @@ class StackedExecutor:
         record: Recorder | None = None,
         tuner: ConvTuner | None = None,
         pixels_last: bool = False,
+        native: NativeMlp | None = None,
     ) -> None:
+        if native is not None:
+            self.name = "native"
         self._whole_cohorts = bool(buffers_that_are("shares", network))
         self.chunk = sys.maxsize if self._whole_cohorts else chunk or CHUNK  #: most clients of a stack
         self.convolutions: Mapping[str, str] = {}  #: how each layer convolves, once ``tune`` has chosen it
         self._network, self._autocast, self._tuner = network, autocast, tuner
         self.pixels_last = pixels_last  #: the layout in which a GPU's convolutions are fastest
-        self._passes = Passes(network, stacked_forward(network), dense_layers(network), mask_keys(network))
+        dense = dense_layers(network)
+        self._passes = Passes(network, stacked_forward(network), dense, mask_keys(network), native)
+        #: Whether no autograd derives the network.
+        self.by_hand = (dense is not None or native is not None) and autocast is None
         self._forward_one = pure_forward(network)
         self._graphed = None if record is None else GraphedFunction(self._evaluate, record, "an evaluation")
 
@@ -213,8 +225,7 @@ class StackedExecutor:
             try:
                 work = _with_pixels_last(job(chunk)) if self.pixels_last else job(chunk)
                 _set_training(self._network)
-                result = local_train(self._passes, over_clients, work.task, work.init, work.batches.steps(), work.own)
-                result = work.in_place(with_twin(result, self._passes, over_clients, work, work.batches.steps))
+                result = _trained(work, self._passes)
             except RuntimeError as error:
                 if not repeat:  # within a recording: the whole round has to be repeated
                     raise
@@ -282,6 +293,43 @@ class StackedExecutor:
         self._network.eval()
         with torch.no_grad(), autocast(pixels.device, self._autocast):
             return self._forward_one(params, buffers, pixels)
+
+
+class StacksInThreads(StackedExecutor):
+    """Stacks in each of several threads, as ``LoopExecutor`` has clients: for networks with compiled convolutions.
+
+    The size of a stack depends on the network alone, so that the number of threads changes no bit.
+    """
+
+    def __init__(self, networks: Sequence[nn.Module], native: NativeMlp) -> None:
+        weights = sum(leaf.numel() for leaf in networks[0].parameters())  # exact: whole numbers
+        super().__init__(networks[0], None, min(CHUNK, max(STAY, STACK_WEIGHTS // weights)), native=native)
+        self._loop = LoopExecutor(networks, None)
+
+    def train(self, clients: int, job: JobAt, *, repeat: bool = True) -> Results:
+        def one(chunk: slice, seat: Passes) -> ClientResult:
+            seat.network.train()
+            forward = stacked_forward(seat.network)
+            return _trained(job(chunk), replace(seat, forward=forward, native=self._passes.native))
+
+        chunks = [slice(first, min(first + self.chunk, clients)) for first in range(0, clients, self.chunk)]
+        yield from zip(chunks, self._loop.map(one, chunks), strict=True)
+
+    def predict(
+        self,
+        models: Sequence[tuple[Tree, Tree]],
+        images: Tensor,
+        prepare: Callable[[Tensor], Tensor],
+        each: Sequence[Predicted] | None = None,
+    ) -> Tensor:
+        return self._loop.predict(models, images, prepare, each)
+
+
+def _trained(work: ChunkJob, passes: Passes) -> ClientResult:
+    """The result of a stack."""
+    steps = work.batches if isinstance(work.batches, LeavingBatches) else work.batches.steps()
+    result = local_train(passes, over_clients, work.task, work.init, steps, work.own)
+    return work.in_place(with_twin(result, passes, over_clients, work, work.batches.steps))
 
 
 def _with_pixels_last(work: ChunkJob) -> ChunkJob:

@@ -13,15 +13,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from flbench.engine.dense_stack import DenseLayer, DenseStack, log_softmax_gradient
-from flbench.engine.hooks import LiftedHooks, mean_over_batch
-from flbench.methods.base import Batch, Outputs, Tree
+from flbench.engine.dense_stack import DenseLayer, DenseStack, Target
+from flbench.engine.hooks import TERMS, LiftedHooks, derives_terms, mean_over_batch, own_hooks
+from flbench.engine.native_stack import NativeMlp, NativeStack
+from flbench.methods.base import Batch, Method, Outputs, Tree
 from flbench.models.layers import at_least_float
 from flbench.models.network import Forward
 from flbench.models.norm_layers import Normalization
-
-#: Labels (B,), and for a stack with partial batches the number of samples (N,) of each batch, else None.
-Target = tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -29,13 +27,15 @@ class Passes:
     """The passes of a network that no other thread uses, and that is in training mode.
 
     ``dense`` are the layers of a stack whose backward pass is derived by hand; None: autograd derives it. ``mask_keys``
-    are the places of the keys of masks, each with a number of the layer.
+    are the places of the keys of masks, each with a number of the layer. ``native`` computes the passes of these layers
+    by compiled functions; None: torch does.
     """
 
     network: nn.Module
     forward: Forward
     dense: Sequence[DenseLayer] | None = None
     mask_keys: Mapping[str, int] = field(default_factory=dict)
+    native: NativeMlp | None = None
 
 
 class Gradient(Protocol):
@@ -56,11 +56,17 @@ class Gradient(Protocol):
         """Return each step's data term, 0-d or (N,), from its note."""
 
 
+def rounds_by_hand(method: type[Method]) -> bool:
+    """Return whether the gradients by hand of a method's terms round in another way than autograd's."""
+    own = own_hooks(method) & {f"{term}_gradient" for term in TERMS}
+    return bool(own) and derives_terms(method) and not method.rounds_as_autograd
+
+
 def gradient_of(passes: Passes, lifted: LiftedHooks, autocast: torch.dtype | None) -> Gradient:
     """Return the fastest way to compute the gradient; ``autocast`` is the dtype of mixed precision, or None."""
-    if passes.dense is None or autocast is not None:
+    if autocast is not None or (passes.dense is None and passes.native is None):  # as ``StackedExecutor.by_hand`` says
         return ByAutograd(passes, lifted, autocast)
-    return ByHand(passes.dense, lifted)
+    return ByHand(passes.dense or (), passes.native, lifted)
 
 
 class ByAutograd:
@@ -94,9 +100,12 @@ class ByAutograd:
 class ByHand:
     """For stacks of multi-layer perceptrons: the network's passes are derived, and the method's terms by autograd."""
 
-    def __init__(self, layers: Sequence[DenseLayer], lifted: LiftedHooks) -> None:
-        self._lifted, self._stack = lifted, DenseStack(layers)
-        self._teachers = {name: DenseStack(layers) for name in lifted.teachers}
+    def __init__(self, layers: Sequence[DenseLayer], native: NativeMlp | None, lifted: LiftedHooks) -> None:
+        def stack() -> DenseStack | NativeStack:
+            return DenseStack(layers) if native is None else NativeStack(native)
+
+        self._lifted, self._stack = lifted, stack()
+        self._teachers = {name: stack() for name in lifted.teachers}
         #: The layers that differ in evaluation mode; to switch the whole network takes longer than a teacher's pass.
         self._modal = [module for _, module in layers if isinstance(module, Normalization)]
 
@@ -109,27 +118,33 @@ class ByHand:
     def __call__(
         self, params: Tree, buffers: Tree, images: Tensor, target: Target, taught: Mapping[str, Outputs]
     ) -> tuple[Any, Tree]:
-        """As in ``Gradient``; a note is the labels' log-probability (N, 1, B) and the sizes, or a method's own loss."""
+        """As in ``Gradient``; a note is that of ``cross_entropy``, or the loss."""
         features, logits = self._stack.forward(params, buffers, images)
         if self._lifted.own_loss:
             return self._of_own_loss(params, (features, logits), target, taught)
-        derived = self._lifted.changes_logits and not self._lifted.shifts_logits
+        batch = Batch(target[0], features, logits, taught)
+        if self._lifted.loss_by_hand:
+            note, added = self._lifted.loss_gradient(params, batch)
+        else:
+            changed = self._lifted.changes_logits
+            note, of_logits = (self._of_changed_logits if changed else self._stack.cross_entropy)(logits, target)
+            added = {"logits_BY": of_logits}
+        if self._lifted.by_hand:
+            for name, leaf in self._lifted.penalty_gradient(params, batch).items():
+                added[name] = added[name] + leaf if name in added else leaf
+        grads = self._stack.backward(params, added.pop("logits_BY", None), added.pop("features_BD", None))
+        return note, {name: leaf + added[name] if name in added else leaf for name, leaf in grads.items()}
+
+    def _of_changed_logits(self, logits: Tensor, target: Target) -> tuple[Any, Tensor]:
+        """The same as ``cross_entropy`` where others than the network's logits enter it."""
+        derived = not self._lifted.shifts_logits
         z = logits.detach().requires_grad_(derived)
         with torch.set_grad_enabled(derived):
-            entering = self._lifted.logits(z) if self._lifted.changes_logits else z
-        log_p_NYB = torch.log_softmax(entering.detach().mT, 1)
-        labels_N1B = target[0].unsqueeze(1)
-        of_logits = log_softmax_gradient(log_p_NYB, labels_N1B, target[1]).mT
+            entering = self._lifted.logits(z)
+        note, of_logits = self._stack.cross_entropy(entering.detach(), target)
         if derived:
-            (of_logits,) = torch.autograd.grad(entering, z, of_logits)
-        note = log_p_NYB.gather(1, labels_N1B), target[1]
-        if not self._lifted.by_hand:
-            return note, self._stack.backward(params, of_logits)
-        added = self._lifted.penalty_gradient(params, Batch(target[0], features, logits, taught))
-        if "logits_BY" in added:
-            of_logits = of_logits + added.pop("logits_BY")
-        grads = self._stack.backward(params, of_logits, added.pop("features_BD", None))
-        return note, {name: leaf + added[name] if name in added else leaf for name, leaf in grads.items()}
+            (of_logits,) = torch.autograd.grad(entering, [z], of_logits)
+        return note, of_logits
 
     def _of_own_loss(
         self, params: Tree, outputs: tuple[Tensor, Tensor], target: Target, taught: Mapping[str, Outputs]
@@ -142,7 +157,6 @@ class ByHand:
         of_features, of_logits, *own = torch.autograd.grad(
             objective, [features, logits, *leaves.values()], torch.ones_like(objective), allow_unused=True
         )
-        of_logits = torch.zeros_like(logits) if of_logits is None else of_logits
         grads = self._stack.backward(self._lifted.of_network(params), of_logits, of_features)
         added = {name: leaf for name, leaf in zip(leaves, own, strict=True) if leaf is not None}
         if len(grads) < len(leaves):  # the method has parameters of its own
@@ -151,7 +165,7 @@ class ByHand:
 
     def losses(self, notes: Sequence[Any]) -> Sequence[Tensor]:
         """As in ``Gradient``; one operation for all steps."""
-        if self._lifted.own_loss:
+        if isinstance(notes[0], Tensor):
             return notes
         log_p, sizes = zip(*notes, strict=True)
         each = -torch.cat(log_p).squeeze(1)

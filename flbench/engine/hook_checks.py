@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from flbench.engine.changed_inputs import tensors_of, versions
+from flbench.engine.hooks import TERMS
 from flbench.engine.randomness import generator_states, moved
 from flbench.errors import PROCESS_ENDS, UserError, out_of_memory
 from flbench.messages import hook_at, reason
@@ -60,15 +61,16 @@ def checked(method: Method) -> Method:
             raise UserError(f"{method.label()}: {field} is {found!r}; expected {', '.join(map(repr, known))}")
     own = [hook for hook in _CHECKS if overrides(cls, hook)]
     _check_names(cls, own)
-    derived, penalty = (_definer(cls, hook) for hook in ("penalty_gradient", "penalty"))
-    if "penalty_gradient" in own and penalty is Method:
-        raise UserError(f"{hook_at(cls, 'penalty_gradient', 'method')} is never called: define the penalty, too")
+    for term in TERMS:
+        if f"{term}_gradient" in own and _definer(cls, term) is Method:
+            raise UserError(f"{hook_at(cls, f'{term}_gradient', 'method')} is never called: define the {term}, too")
     seen: set[str] = set()
     names = {name: vars(cls)[name] for name in ("__module__", "__qualname__", "__doc__", "name") if name in vars(cls)}
     first_calls = RLock()  # one at a time, so that the hook that draws is the one that is named
     hooks: dict[str, Any] = {hook: _checked(cls, hook, seen, first_calls) for hook in own}
-    if not issubclass(derived, penalty):  # the gradient of a base's penalty
-        hooks["penalty_gradient"] = Method.penalty_gradient
+    for term in TERMS:
+        if not issubclass(_definer(cls, f"{term}_gradient"), _definer(cls, term)):  # the gradient of a base's term
+            hooks[f"{term}_gradient"] = getattr(Method, f"{term}_gradient")
     guarded: type[Method] = type(cls.__name__, (cls,), {**names, **hooks})
     return guarded(**{field.name: getattr(method, field.name) for field in fields(method)})
 
@@ -80,8 +82,11 @@ def _definer(cls: type[Method], name: str) -> type[Any]:
 
 #: Hooks of a local step, which ``train`` takes the place of.
 OF_STEPS = frozenset(
-    {"teachers", "logits", "loss", "penalty", "penalty_gradient", "perturbed", "direction", "step", "rates"}
-)
+    {
+        "teachers", "logits", "loss", "loss_gradient", "penalty", "penalty_gradient", "perturbed", "direction", "step",
+        "rates",
+    }
+)  # fmt: skip
 
 
 def _check_names(cls: type[Method], own: Sequence[str]) -> None:
@@ -236,6 +241,16 @@ def _penalty(value: Any, w: Tree, batch: Batch, ctx: Context) -> str | None:
     return f"{_what(value)}; expected a number or a tensor of shape ()"
 
 
+def _loss_gradient(value: Any, w: Tree, batch: Batch, ctx: Context) -> str | None:
+    if problem := _pair(value, "value", "gradient"):
+        return problem
+    loss, size = value[0], ctx.relative_size
+    shape = size.shape if isinstance(size, Tensor) else ()
+    if not isinstance(loss, Tensor) or loss.shape != shape:
+        return f"{_what(loss)} as the loss; expected a tensor of shape {tuple(shape)}"
+    return _penalty_gradient(value[1], w, batch, ctx)
+
+
 def _penalty_gradient(value: Any, w: Tree, batch: Batch, ctx: Context) -> str | None:
     known = {"features_BD": batch.features_BD, "logits_BY": batch.logits_BY, **w}
     if problem := _tree(value):
@@ -360,6 +375,7 @@ _CHECKS: dict[str, Callable[..., str | None]] = {
     "logits": _logits,
     "loss": _loss,
     "penalty": _penalty,
+    "loss_gradient": _loss_gradient,
     "penalty_gradient": _penalty_gradient,
     "perturbed": _like_first,
     "direction": _like_first,

@@ -46,14 +46,24 @@ def mean_over_batch(each_NB: Tensor, sizes: Tensor | None) -> Tensor:
 
 #: The hooks that are applied to one client or mapped over a stack.
 CLIENT_HOOKS = (
-    "teachers", "logits", "loss", "penalty", "penalty_gradient", "perturbed", "direction", "step", "rates", "train",
-    "finish", "upload",
+    "teachers", "logits", "loss", "loss_gradient", "penalty", "penalty_gradient", "perturbed", "direction", "step",
+    "rates", "train", "finish", "upload",
 )  # fmt: skip
 
 
 def own_hooks(method: type[Method]) -> frozenset[str]:
     """Return which of ``CLIENT_HOOKS`` a method has its own form of."""
     return frozenset(hook for hook in CLIENT_HOOKS if overrides(method, hook))
+
+
+#: Terms of the loss whose gradient a method may give by hand, in the hook ``<term>_gradient``.
+TERMS = ("loss", "penalty")
+
+
+def derives_terms(method: type[Method]) -> bool:
+    """Return whether a method gives the gradients of all terms that it has its own form of."""
+    own = own_hooks(method)
+    return all(term not in own or f"{term}_gradient" in own for term in TERMS)
 
 
 class _StackContext(Context):
@@ -75,9 +85,9 @@ class LiftedHooks:
         active: whether it changes anything of the local training.
         changes_logits: whether others than the network's logits enter the cross-entropy; ``shifts_logits``: these plus
             a constant.
-        by_hand: whether the gradient of the penalty is derived by hand.
-        own_loss: whether autograd derives the loss: it is another one than the mean cross-entropy and such a penalty,
-            or has other parameters.
+        by_hand: whether the gradient of the penalty is derived by hand; ``loss_by_hand``: that of another data term
+            than the mean cross-entropy.
+        own_loss: whether autograd derives the loss: it has a term without a gradient by hand, or other parameters.
     """
 
     def __init__(self, method: Method, lift: Lift, task: ClientTask, start: ClientInit) -> None:
@@ -102,6 +112,7 @@ class LiftedHooks:
             self._own_context["key"] = start.keys
         self._stacked = start.relative_size.dim() == 1
         self._all_clients: tuple[Method, Context] | None = None
+        self._viewed: tuple[Tree, Tree] = {}, {}
         self._own = own_hooks(type(method))
         self._extra, self._unshared = task.extra, task.unshared
         self.perturbs, self.trains, self.has_rates = method.perturbs, "train" in self._own, "rates" in self._own
@@ -109,7 +120,8 @@ class LiftedHooks:
         self.moves = "perturbed" in self._own and not method.perturbs
         self.changes_logits, self.by_hand = "logits" in self._own, "penalty_gradient" in self._own
         self.shifts_logits = method.shifts_logits
-        self.own_loss = "loss" in self._own or ("penalty" in self._own and not self.by_hand) or bool(self._extra)
+        self.loss_by_hand = "loss_gradient" in self._own
+        self.own_loss = not derives_terms(type(method)) or bool(self._extra)
         self.teachers = self._teachers(start) if "teachers" in self._own else {}
 
     def of_network(self, tree: Tree) -> Tree:
@@ -158,12 +170,12 @@ class LiftedHooks:
         taught = {name: (each.features_BD, each.logits_BY) for name, each in batch.teachers.items()}
         return self._lift(one_client)(self._own_context, self._hyperparameters, leaves, plain, taught)
 
-    def _apply_to_trees(self, hook: str, *trees: Tree) -> Any:
+    def _apply_to_trees(self, hook: str, first: Tree, *others: Tree) -> Any:
         """The same for a hook that may be elementwise: of a stack it sees all clients, along the last axis."""
         if not (self._method.elementwise and self._stacked):
-            return self._apply(hook, *trees)
+            return self._apply(hook, first, *others)
         method, context = self._of_all()
-        out = getattr(method, hook)(*map(_clients_last, trees), context)
+        out = getattr(method, hook)(self._views(first), *map(_clients_last, others), context)
         return _clients_first(out) if isinstance(out, dict) else tuple(map(_clients_first, out))
 
     def _of_all(self) -> tuple[Method, Context]:
@@ -180,6 +192,12 @@ class LiftedHooks:
             context[name] = _clients_last(context[name]) if name in self._own_context else shared
         self._all_clients = replace(self._method, **self._hyperparameters), _StackContext(**context)
         return self._all_clients
+
+    def _views(self, weights: Tree) -> Tree:
+        """The weights with the clients last; most steps have the same tensors, which change in place."""
+        if self._viewed[0] is not weights:
+            self._viewed = weights, _clients_last(weights)
+        return dict(self._viewed[1])
 
     def begin(self, step: int) -> None:
         """Set the number of the local step that the hooks see; -1 after the last."""
@@ -230,17 +248,27 @@ class LiftedHooks:
         method, context = self._of_all()
         return method.logits(z.movedim(0, -1), context).movedim(-1, 0)
 
+    def loss_gradient(self, params: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        """Return the data term and its gradient, as ``Method.loss_gradient`` does, on the batch of a stack."""
+        loss, grads = self._apply_to_stack("loss_gradient", params, batch)
+        return loss, grads
+
     def penalty_gradient(self, params: Tree, batch: Batch) -> Tree:
         """Return the gradient of the penalty, as ``Method.penalty_gradient`` names it, on the batch of a stack."""
+        out: Tree = self._apply_to_stack("penalty_gradient", params, batch)
+        return out
+
+    def _apply_to_stack(self, hook: str, params: Tree, batch: Batch) -> Any:
+        """``hook(params, batch, ctx)`` of a stack: mapped, or called once if it is elementwise."""
         params = self._shared(params)
         if not self._method.elementwise:
-            out: Tree = self._apply_to_batch("penalty_gradient", params, batch)
-            return out
+            return self._apply_to_batch(hook, params, batch)
         method, context = self._of_all()
         taught = {name: _clients_last(vars(each)) for name, each in batch.teachers.items()}
         own = _clients_last({name: leaf for name, leaf in vars(batch).items() if name != "teachers"})
         last = Batch(**own, teachers={name: Outputs(**each) for name, each in taught.items()})
-        return _clients_first(method.penalty_gradient(_clients_last(params), last, context))
+        out = getattr(method, hook)(self._views(params), last, context)
+        return _clients_first(out) if isinstance(out, dict) else (out[0], _clients_first(out[1]))
 
     def perturbed(self, params: Tree, grads: Tree) -> Tree:
         """Return the weights at which the step takes its gradient, from that at ``params``, empty if none is needed."""
@@ -322,7 +350,10 @@ class LiftedHooks:
 
 
 def _at(context: Context, step: int) -> Context:
-    return replace(context, step=step, random=replace(context.random, step=step))
+    """The context in another step; ``dataclasses.replace`` takes longer than the operations of some hooks."""
+    other = object.__new__(type(context))
+    vars(other).update(vars(context), step=step, random=Random(context.random.key, step))
+    return other
 
 
 def _clients_last(tree: Tree) -> Tree:

@@ -19,11 +19,12 @@ from torch import Tensor
 
 from flbench.engine.class_statistics import class_statistics
 from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTask, map_tensors
-from flbench.engine.device_data import OwnBatch
+from flbench.engine.device_data import LeavingBatches, OwnBatch
 from flbench.engine.gradients import Passes, autocast, evaluating, gradient_of
 from flbench.engine.hooks import Lift, LiftedHooks
 from flbench.engine.observed import observed
 from flbench.engine.own_training import OwnTraining
+from flbench.engine.phases import aligned
 from flbench.engine.tree_sums import joined_trees
 from flbench.methods.base import Tree, tmap
 from flbench.models.layers import at_least_float
@@ -108,8 +109,19 @@ def _steps(
     frozen: Tree,
 ) -> tuple[Tree, Tree, Tree, Tensor]:
     """Return parameters, buffers, the optimizer's state and the mean loss after the steps of SGD."""
-    now = _Moved(tmap(torch.clone, start.params), buffers, tmap(torch.clone, start.velocity), {})
     number_N, leave = start.steps, start.leave_after
+    native = passes.native if task.sgd.is_plain and not lifted.active else None
+    if (
+        native
+        and native.convolutions is None
+        and isinstance(batches, LeavingBatches)
+        and batches.images.plain_source is not None
+    ):
+        params = {name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in start.params.items()}
+        rates = task.each.get("lr", task.sgd.lr)
+        losses = native.local_steps.train(params, {**buffers, **frozen}, batches, rates)
+        return params, buffers, start.velocity, losses / number_N
+    now = _Moved(tmap(torch.clone, start.params), buffers, tmap(torch.clone, start.velocity), {})
     left: list[_Moved] = []  # of the clients that have left the stack
     for clients, steps in groupby(enumerate(batches), lambda step: len(step[1][1]) if leave else 1):
         if leave and clients < len(start.counts_Y):
@@ -237,7 +249,7 @@ def _rates_of(lr: float | Tensor, params: Tree) -> float | list[Tensor]:
     """Return the rate, or that of each client (N,) in the shape and dtype of every leaf."""
     if not isinstance(lr, Tensor):
         return lr
-    return [lr.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1)) for leaf in params.values()]
+    return [aligned(lr, leaf).to(leaf.dtype) for leaf in params.values()]
 
 
 def _descend(weights: list[Tensor], direction: list[Tensor], rates: float | list[Tensor]) -> None:
@@ -250,7 +262,4 @@ def _descend(weights: list[Tensor], direction: list[Tensor], rates: float | list
 
 def _where(training: Tensor, new: Tree, old: Tree | None = None) -> Tree:
     """``new`` for the clients that take this step, ``old`` (or zero) for those that have taken all of theirs."""
-    return {
-        name: torch.where(training.view(-1, *[1] * (leaf.dim() - 1)), leaf, old[name] if old else 0)
-        for name, leaf in new.items()
-    }
+    return {name: torch.where(aligned(training, leaf), leaf, old[name] if old else 0) for name, leaf in new.items()}

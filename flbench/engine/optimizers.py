@@ -54,6 +54,11 @@ class Sgd:
         return self.momentum > 0
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a step subtracts the rate times the gradient alone."""
+        return not (self.has_state or self.clips or self.weight_decay)
+
+    @property
     def clips(self) -> bool:
         """Whether gradients are clipped."""
         return self.clip_norm is not None or self.agc is not None

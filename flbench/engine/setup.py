@@ -7,14 +7,14 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, assert_never, cast
 
 import torch
 from torch import nn
 
-from flbench.choices import Executor, UsedExecutor
+from flbench.choices import LOOPS, Executor, UsedExecutor
 from flbench.config import Centralized, Federated, Training, require_executor
 from flbench.data.arrays import Data
 from flbench.data.cohorts.base import Sampler
@@ -22,12 +22,16 @@ from flbench.data.preflight import require_batches, require_fit
 from flbench.data.shards import shards_of
 from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.conv_tuner import ConvTuner, cuda_clock
+from flbench.engine.convolution_stack import NativeConvolutions
 from flbench.engine.cuda_graph import CudaRecorder
+from flbench.engine.dense_stack import dense_layers
 from flbench.engine.device_data import DeviceData
-from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor
+from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor, StacksInThreads
 from flbench.engine.federated import FederatedTrainer
+from flbench.engine.gradients import rounds_by_hand
 from flbench.engine.initial_factors import Measured, set_factors
 from flbench.engine.local_steps import drawn_steps, local_steps
+from flbench.engine.native_stack import NativeMlp
 from flbench.engine.optimizers import Adam, Sgd
 from flbench.engine.partial_batches import stacks_partial_batches
 from flbench.engine.randomness import check_network, check_same_weights, without_draws
@@ -46,12 +50,18 @@ from flbench.models.masks import mask_keys
 from flbench.models.network import head_weight
 from flbench.models.norms import Norm
 from flbench.models.onednn_products import has_large_products, has_onednn
+from flbench.models.sites import Shape
 from flbench.models.starts import Start
 from flbench.models.trained_parts import train_only
 from flbench.models.weight_files import start_from
 from flbench.streams import stream
 
 _log = logging.getLogger(__name__)
+
+#: Bytes of the weights of a stack that compiled functions train, unless one client has more. They train one client
+#: after the other: a larger stack gains nothing, and one of 80 MB took a tenth longer, because its weights leave the
+#: cache.
+COMPILED_BYTES = 48 << 20
 
 #: Most clients in a stack of fused runs on a GPU: 30 to 60 of them saturate its throughput, and further runs would only
 #: use memory and delay the others.
@@ -65,12 +75,21 @@ MALLOC_OPTIONS = {"M_TRIM_THRESHOLD": (-1, 256 << 20), "M_MMAP_MAX": (-4, 0), "M
 
 @dataclass(frozen=True)
 class Numerics:
-    """The settings within which runs are bit-identical; a resumed run has the same ones, or starts over."""
+    """The settings within which runs are bit-identical; a resumed run has the same ones, or starts over.
+
+    Attributes:
+        gradient: ``by hand`` where the gradient of a method's terms rounds in another way than autograd's; else empty.
+    """
 
     device: str
     executor: str
     precision: str
     torch: str
+    gradient: str = ""
+
+    def facts(self) -> dict[str, str]:
+        """Return what a result records; what is empty did not exist when older runs were computed."""
+        return {name: value for name, value in asdict(self).items() if value}
 
 
 def make_trainer(
@@ -106,12 +125,19 @@ def make_trainer(
     runner: LoopExecutor | StackedExecutor
     record = None
     used = executor_for(experiment, data, device=device, wanted=executor, network=first)
-    if used != "stacked":
+    if used in LOOPS:
         runner = LoopExecutor([network() for _ in range(pool)], autocast, onednn=used == "loop-onednn")
         if _method(experiment).trains and device != "cpu":
             _log.warning("%s trains each client by itself: no stacks, no graphs", _method(experiment).label())
     elif device != "cuda":
-        runner = StackedExecutor(network(), autocast)
+        own = network()
+        compiled = native_network(own, image) if used == "native" else None
+        if compiled is not None and compiled.convolutions is not None:
+            runner = StacksInThreads([own, *(network() for _ in range(pool - 1))], compiled)
+        elif compiled is not None:
+            runner = StackedExecutor(own, autocast, _compiled_chunk(own), native=compiled)
+        else:
+            runner = StackedExecutor(own, autocast)
     else:
         tuner, method = _gpu_tuner(), _method(experiment)
         chunk = clients_that_fit(first, image, experiment.batch_size, method, neighbours)
@@ -120,7 +146,7 @@ def make_trainer(
     model = cast(Model, experiment.model)
     if model.initialized_by() == "build":
         check_same_weights(first, make_network(experiment, data, "cpu"), f"model {model.label()}")
-    check_network(first, image, f"model {model.label()}", stacked=used == "stacked")
+    check_network(first, image, f"model {model.label()}", stacked=used not in LOOPS)
     params, buffers = initial_trees(first)
     setup = TrainingSetup(
         sgd=_optimizer(experiment),
@@ -135,7 +161,8 @@ def make_trainer(
         record=record,
         drop_last=_drops_last(experiment),
     )
-    numerics = Numerics(device, runner.name, experiment.precision, str(torch.__version__))
+    gradient = "by hand" if isinstance(runner, StackedExecutor) and runner.by_hand and _by_hand(experiment) else ""
+    numerics = Numerics(device, runner.name, experiment.precision, str(torch.__version__), gradient)
     return _trainer(experiment, data, first, setup), numerics
 
 
@@ -160,10 +187,15 @@ def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
 
 def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor: Executor, neighbours: int = 1) -> int:
     """Return how many runs like this one to train together: as many as fill a stack and fit into memory."""
-    stacked = executor_for(experiment, data, device=device, wanted=executor) == "stacked"
-    if not isinstance(experiment, Federated) or not stacked or cast(Norm, experiment.norm).lock_step:
+    used = executor_for(experiment, data, device=device, wanted=executor)
+    if not isinstance(experiment, Federated) or used in LOOPS or cast(Norm, experiment.norm).lock_step:
         return 1
     most = CHUNK
+    if used == "native":
+        network = make_network(experiment, data, device)
+        if NativeConvolutions.of(network, data.shape) is not None:
+            return 1  # a stack has fewer clients than a cohort
+        most = _compiled_chunk(network)
     if device == "cuda":
         network = make_network(experiment, data, device)
         fitting = clients_that_fit(network, data.shape, experiment.batch_size, _method(experiment), neighbours)
@@ -174,14 +206,17 @@ def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor
 def executor_for(
     experiment: Training, data: Data, *, device: str, wanted: Executor, network: nn.Module | None = None
 ) -> UsedExecutor:
-    """Return the executor for this experiment; ``auto`` selects by the device, on a CPU by ``stack_or_loop``.
+    """Return the executor for this experiment; ``auto`` selects by the device and, on a CPU, by what is faster.
 
-    Partial batches that a stack cannot compute exactly are always trained by the loop. ``network`` is the experiment's,
-    on the device, if there is one already; its weights and buffers stay as they are.
+    On a CPU multi-layer perceptrons in fp32 are trained by compiled functions, however large they are, and so are
+    convolutional networks like LeNet with batches for which that is faster; all others as ``stack_or_loop`` has
+    measured. Partial batches that a stack cannot compute exactly are always trained by the loop. ``network`` is the
+    experiment's, on the device, if there is one already; its weights and buffers stay as they are.
 
     Raises:
         flbench.errors.UserError: the norm needs all clients in one stack, and the loop is wanted; or the other way
-            round, because of the method; or torch has no oneDNN, and it is wanted.
+            round, because of the method; or torch has no oneDNN, or there are no compiled functions for this network
+            here, and they are wanted.
     """
     norm, method = cast(Norm, experiment.norm), _method(experiment)
     require_executor(experiment, wanted)
@@ -193,17 +228,35 @@ def executor_for(
         wanted = "stacked"
     if wanted == "loop-onednn" and not has_onednn():
         raise UserError("executor loop-onednn: torch has no oneDNN on this machine; use auto or loop")
-    if wanted in ("loop", "loop-onednn") or (wanted == "stacked" and _drops_last(experiment)):
+    if wanted in LOOPS or (wanted == "stacked" and _drops_last(experiment)):
         return wanted
     network, image = make_network(experiment, data, device) if network is None else network, data.shape
-    can_stack = _drops_last(experiment) or stacks_partial_batches(method, network, image)
-    if wanted == "stacked":
-        return "stacked" if can_stack else "loop"
-    flops = sample_flops(network, image, backward=False)
-    if can_stack and stack_is_faster(network, flops, experiment.batch_size):
-        return "stacked"
-    large = experiment.precision == "fp32" and has_large_products(network, image, experiment.batch_size)
-    return "loop-onednn" if large else "loop"
+    is_fp32, batch_size = experiment.precision == "fp32", experiment.batch_size
+    if _drops_last(experiment) or stacks_partial_batches(method, network, image):
+        if wanted == "stacked":
+            return wanted
+        compiled = native_network(network, image) if device == "cpu" and is_fp32 else None
+        if compiled is not None and (wanted == "native" or compiled.gains(batch_size)):
+            return "native"
+        if wanted == "native":
+            raise UserError("executor native: it trains networks like mlp, lenet and cnn in fp32 on a CPU; use auto")
+        if stack_is_faster(network, sample_flops(network, image, backward=False), batch_size):
+            return "stacked"
+    elif wanted != "auto":
+        return "loop"
+    return "loop-onednn" if is_fp32 and has_large_products(network, image, batch_size) else "loop"
+
+
+def _compiled_chunk(network: nn.Module) -> int:
+    """Return how many clients with such a network are trained as one stack by compiled functions."""
+    weights = sum(leaf.numel() * leaf.element_size() for leaf in network.parameters())  # exact: whole numbers
+    return max(1, min(CHUNK, COMPILED_BYTES // weights))
+
+
+def native_network(network: nn.Module, image: Shape) -> NativeMlp | None:
+    """Return a network for images of this shape whose passes are compiled; None where there is no such code for it."""
+    convolutions = NativeConvolutions.of(network, image)
+    return NativeMlp.of(dense_layers(network, convolutions.paths if convolutions else ()), convolutions)
 
 
 def _optimizer(experiment: Training) -> Sgd:
@@ -222,6 +275,13 @@ def _optimizer(experiment: Training) -> Sgd:
 def _method(experiment: Training) -> Method:
     """The method; centralized training has the hooks of FedAvg."""
     return cast(Method, experiment.method) if isinstance(experiment, Federated) else Method()
+
+
+def _by_hand(experiment: Training) -> bool:
+    """Whether stacks of multi-layer perceptrons round in another way than by autograd."""
+    method = _method(experiment)
+    every = [method, method.twin()]
+    return any(rounds_by_hand(type(one)) for one in every if isinstance(one, Method))
 
 
 def _drops_last(experiment: Training) -> bool:

@@ -112,6 +112,11 @@ class _Operations(TorchDispatchMode):
         self.shared = False
 
     @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: to skip it, torch imports it, for seconds in every worker. Nothing is compiled here."""
+        return False
+
+    @classmethod
     def of_a_step(cls, trainer: FederatedTrainer, executor: StackedExecutor) -> _Operations | None:
         """Look at one local step of a run, which does not change it; None if the step fails, as the run itself will."""
         state = trainer.run_state()
@@ -163,9 +168,10 @@ class _Operations(TorchDispatchMode):
             self.rests.add(out.numel() // self._clients * out.itemsize)
 
     def _are_class_counts(self, value: Any) -> bool:
-        counts_NY = self._counts_NY
-        alike = isinstance(value, Tensor) and value.shape == counts_NY.shape
-        return alike and torch.equal(value, counts_NY.to(value.dtype))
+        if not isinstance(value, Tensor):
+            return False
+        counts = self._counts_NY, self._counts_NY.mT  # as elementwise hooks see them
+        return any(value.shape == each.shape and torch.equal(value, each.to(value.dtype)) for each in counts)
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from flbench.engine.phases import aligned
 from flbench.methods.base import Tree
 
 
@@ -31,7 +32,7 @@ def add_weighted(total: Tree, tree: Tree, weights_n: Tensor) -> None:
 def weighted_sum(leaf_n: Tensor, weights_n: Tensor) -> Tensor:
     """Return the sum of weight times leaf over the first axis, in the leaf's dtype."""
     weights = weights_n.to(leaf_n.dtype) if leaf_n.is_floating_point() else weights_n
-    return (weights.view(-1, *[1] * (leaf_n.dim() - 1)) * leaf_n).sum(0).to(leaf_n.dtype)
+    return (aligned(weights, leaf_n) * leaf_n).sum(0).to(leaf_n.dtype)
 
 
 def is_averaged(leaf: Tensor) -> bool:

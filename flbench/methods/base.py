@@ -133,13 +133,17 @@ class Method(Component, PersonalHooks):
     source: ClassVar[str] = "@mcmahan2017fedavg, Algorithm 1"
 
     #: Whether ``perturbed``, ``direction``, ``step``, ``rates``, ``finish`` and ``upload`` combine leaves element by
-    #: element only, with ``ctx.norm`` and numbers of the context but without those of classes. They are then called
-    #: once for a stack of clients, which is the last axis of all leaves. Anything else is mapped, which costs more.
-    #: ``logits`` and ``penalty_gradient`` then see a stack, too; they may use all axes but the last, and ``counts_Y``.
+    #: element only, with ``ctx.norm``, ``ctx.counts_Y`` and numbers of the context. They are then called once for a
+    #: stack of clients, which is the last axis of all leaves. Anything else is mapped, which costs more. ``logits``,
+    #: ``loss_gradient`` and ``penalty_gradient`` then see a stack, too, and may use all axes but the last.
     elementwise: ClassVar[bool] = False
 
     #: Whether ``logits`` adds to its argument what does not depend on it, so that its gradient is known.
     shifts_logits: ClassVar[bool] = False
+
+    #: Whether ``loss_gradient`` and ``penalty_gradient`` round as autograd does. If not, the numerics of runs that use
+    #: them say ``gradient by hand``, because runs that were trained before have other bits.
+    rounds_as_autograd: ClassVar[bool] = False
 
     #: Whether ``perturbed`` reads the gradient. If not, it gets an empty tree, and a step takes one pass, there.
     perturbs_by_gradient: ClassVar[bool] = True
@@ -223,6 +227,10 @@ class Method(Component, PersonalHooks):
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(self.logits(batch.logits_BY, ctx), batch.labels_B)
+
+    def loss_gradient(self, w: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:
+        """Return the value of ``loss`` and its gradient, as ``penalty_gradient`` does of the penalty."""
+        raise NotImplementedError(f"{type(self).__name__} must define loss_gradient()")
 
     def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
         """Return a 0-d term added to the loss."""

@@ -32,6 +32,7 @@ class FedACG(Method):
     )
     source: ClassVar[str] = "@kim2024fedacg, Algorithm 1"
     elementwise: ClassVar[bool] = True
+    rounds_as_autograd: ClassVar[bool] = True
 
     lam: Annotated[float, Field(ge=0, lt=1)] = 0.85
     beta: Annotated[float, Field(ge=0)] = 0.001

@@ -38,6 +38,7 @@ class FedDecorr(Method):
     static: ClassVar[frozenset[str]] = frozenset({"coefficient"})
     equation: ClassVar[str] = "local loss: CE(z, y) + coefficient/d^2 ||K||_F^2, K the correlations of the features"
     source: ClassVar[str] = "@shi2023feddecorr"
+    elementwise: ClassVar[bool] = True
 
     coefficient: Annotated[float, Field(ge=0)] = 0.5
     variant: Variant = "original"
@@ -54,5 +55,32 @@ class FedDecorr(Method):
             return self.coefficient / d**2 * ((u.T @ u / n) ** 2).sum()
         u = centred / ((centred**2).sum(0) / (n - 1) + EPS).sqrt()
         squares = (u.T @ u) ** 2
-        coefficient = 0.1 if self.variant == "code" else self.coefficient
-        return coefficient / n * (squares.sum() - squares.diagonal().sum()) / max(1, d * (d - 1))
+        return self._coefficient() / n * (squares.sum() - squares.diagonal().sum()) / max(1, d * (d - 1))
+
+    def penalty_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Tree:
+        """Return it by u u^T (n, n), which has the norm of u^T u (d, d), and is smaller in most networks.
+
+        With G = dL/du: dL/df = (G - u mean_B(G u)) / deviation, with n - 1 in place of n where that is unbiased. The
+        mean over the batch of this is 0, because that of u is, so the subtraction of the mean changes nothing.
+        """
+        import torch
+
+        f_NBD = batch.features_BD.movedim(-1, 0)
+        n, d = f_NBD.shape[1:]
+        biased = self.variant == "original"
+        divisor = n if biased else n - 1
+        centred_NBD = f_NBD - f_NBD.mean(1, keepdim=True)
+        scale_N1D = centred_NBD.square().sum(1, keepdim=True).div_(divisor).add_(EPS).rsqrt_()
+        u_NBD = centred_NBD.mul_(scale_N1D)
+        into_NBD = torch.bmm(torch.bmm(u_NBD, u_NBD.mT), u_NBD)
+        if biased:
+            factor = 4 * self._coefficient() / (d * n) ** 2
+        else:
+            into_NBD.addcmul_(u_NBD, u_NBD.square().sum(1, keepdim=True), value=-1)
+            factor = 4 * self._coefficient() / (n * max(d * (d - 1), 1))
+        along_N1D = (into_NBD * u_NBD).sum(1, keepdim=True).div_(divisor)
+        into_NBD.addcmul_(u_NBD, along_N1D, value=-1).mul_(scale_N1D.mul_(factor))
+        return {"features_BD": into_NBD.movedim(0, -1)}
+
+    def _coefficient(self) -> float:
+        return 0.1 if self.variant == "code" else self.coefficient

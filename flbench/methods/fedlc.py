@@ -29,10 +29,12 @@ class FedLC(Method):
 
     equation: ClassVar[str] = "local loss: CE(z_c - tau n_c^(-1/4), y), classes with n_c = 0 removed"
     source: ClassVar[str] = "@zhang2022fedlc"
+    elementwise: ClassVar[bool] = True
+    shifts_logits: ClassVar[bool] = True
 
     tau: Annotated[float, Field(ge=0)] = 1.0
 
     def logits(self, z_BY: Tensor, ctx: Context) -> Tensor:
-        """Subtract the margins of the client's classes, and remove the other classes from the softmax."""
+        """Subtract the margins, which are infinite for classes that the client does not hold."""
         margin_Y = self.tau * ctx.counts_Y.to(z_BY.dtype) ** -0.25
-        return (z_BY - margin_Y).masked_fill(ctx.counts_Y == 0, float("-inf"))
+        return z_BY - margin_Y.masked_fill(ctx.counts_Y == 0, float("inf"))

@@ -29,6 +29,7 @@ class FedNTD(Method):
 
     equation: ClassVar[str] = "local loss: CE(z, y) + beta KL(softmax(z_server/tau) || softmax(z/tau)) without class y"
     source: ClassVar[str] = "@lee2022fedntd"
+    elementwise: ClassVar[bool] = True
 
     beta: Annotated[float, Field(ge=0)] = 1.0
     tau: Annotated[float, Field(gt=0)] = 1.0
@@ -47,3 +48,13 @@ class FedNTD(Method):
         # The true class is removed from both logarithms: their difference would be infinity - infinity.
         terms_BY = q_BY.exp() * (q_BY.masked_fill(true_BY, 0) - p_BY.masked_fill(true_BY, 0))
         return self.beta * terms_BY.sum(1).mean()
+
+    def penalty_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Tree:
+        """Return beta / (tau B) (p - q), in which both are 0 for the true class."""
+        labels_N1B = batch.labels_B.movedim(-1, 0).unsqueeze(1)
+        p_NYB, q_NYB = (
+            (z_BY / self.tau).movedim(-1, 0).mT.scatter_(1, labels_N1B, float("-inf")).softmax(1)
+            for z_BY in (batch.logits_BY, batch.teachers["server"].logits_BY)
+        )
+        difference_BY = p_NYB.sub_(q_NYB).mT.movedim(0, -1)
+        return {"logits_BY": difference_BY.mul_(1 / len(difference_BY)).mul_(self.beta).div_(self.tau)}

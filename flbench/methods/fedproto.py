@@ -63,7 +63,7 @@ class FedProto(Method):
 
     def penalty_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Tree:
         prototypes_BD, known_B = (ctx.server[name][batch.labels_B] for name in ("prototypes", "known"))
-        scale_B = known_B.unsqueeze(1) * (self.lam * (2 / batch.features_BD.numel()))
+        scale_B = known_B.unsqueeze(1) * (2 / batch.features_BD.numel()) * self.lam
         return {"features_BD": (batch.features_BD - prototypes_BD).mul_(scale_B)}
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:

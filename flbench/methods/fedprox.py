@@ -29,6 +29,7 @@ class FedProx(Method):
     equation: ClassVar[str] = "local loss: CE(z, y) + mu/2 ||w - x||^2"
     source: ClassVar[str] = "@li2020fedprox, Algorithm 2"
     elementwise: ClassVar[bool] = True
+    rounds_as_autograd: ClassVar[bool] = True
 
     mu: Annotated[float, Field(ge=0)] = 0.01
 

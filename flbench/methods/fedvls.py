@@ -72,15 +72,20 @@ class FedVLS(Method):
         return self._distilled(batch, shares) + self._suppressed(batch, shares)
 
     def penalty_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Tree:
-        z_BY, shares, true_BY = batch.logits_BY, _shares(batch.logits_BY, ctx), _true(batch)
-        held_Y = ~shares.vacant_Y
-        p_BY, q_BY = (
-            each_BY.masked_fill(held_Y, float("-inf")).softmax(1)
-            for each_BY in (z_BY, batch.teachers["server"].logits_BY)
-        )
-        distilled_BY = (p_BY - q_BY).masked_fill_(held_Y, 0).mul_(self.lam * (1 / len(z_BY)))
-        suppressed_BY = self._spread(z_BY, shares, true_BY).softmax(0).masked_fill_(true_BY, 0)
-        return {"logits_BY": distilled_BY.addcmul_(self.suppression * shares.p_Y, suppressed_BY)}
+        """Return lam / B (p - q) of vacant classes, and suppression times share times the softmax over the batch."""
+        z_NYB, server_NYB = (each.logits_BY.movedim(-1, 0).mT for each in (batch, batch.teachers["server"]))
+        shares, labels_N1B = _shares(batch.logits_BY, ctx), batch.labels_B.movedim(-1, 0).unsqueeze(1)
+        held_NY1 = ~shares.vacant_Y.movedim(-1, 0).unsqueeze(2)
+        p_NYB, q_NYB = (each.masked_fill(held_NY1, float("-inf")).softmax(1) for each in (z_NYB, server_NYB))
+        distilled_NYB = p_NYB.sub_(q_NYB).masked_fill_(held_NY1, 0).mul_(1 / z_NYB.shape[2])
+        if self.variant == "original":
+            spread_NYB = z_NYB.scatter(1, labels_N1B, float("-inf"))
+        else:
+            offset_NY1 = (self._log_shares(shares) + math.log(z_NYB.shape[1])).movedim(-1, 0).unsqueeze(2)
+            spread_NYB = (z_NYB - offset_NY1).scatter_(1, labels_N1B, 0.0)
+        suppressed_NYB = spread_NYB.softmax(2).scatter_(1, labels_N1B, 0.0)
+        distilled_BY, suppressed_BY = (each.mT.movedim(0, -1) for each in (distilled_NYB, suppressed_NYB))
+        return {"logits_BY": distilled_BY.mul_(self.lam).addcmul_(self.suppression * shares.p_Y, suppressed_BY)}
 
     def _log_shares(self, shares: _Shares) -> Tensor:
         return (shares.p_Y if self.variant == "original" else shares.p_Y + EPS).log()
@@ -114,9 +119,7 @@ def _shares(z_BY: Tensor, ctx: Context) -> _Shares:
 
 
 def _true(batch: Batch) -> Tensor:
-    """Return where the class is the label (B, Y); for a stack its clients are the last axis."""
+    """Return where the class is the label (B, Y)."""
     import torch
 
-    labels_B = batch.labels_B
-    classes_Y = torch.arange(batch.logits_BY.shape[1], device=labels_B.device)
-    return labels_B.unsqueeze(1) == classes_Y.view(-1, *[1] * (labels_B.dim() - 1))
+    return batch.labels_B[:, None] == torch.arange(batch.logits_BY.shape[1], device=batch.labels_B.device)

@@ -5,7 +5,7 @@ Shape suffixes: B batch, C channels, H, W pixels, D features, Y classes, ... any
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -99,6 +99,15 @@ class BodyNetwork(nn.Module):
             for handle in handles:
                 handle.remove()
         return found
+
+
+def sites_of(
+    label: str, network: Callable[[], nn.Module], image: Shape, size: int | None, replaced: bool
+) -> tuple[Site, ...]:
+    """Return the places of normalizations, those of the body if they are ``replaced``; builds the network."""
+    with torch.random.fork_rng(devices=[]):
+        made = BodyNetwork(label, network(), image, 2, Norm(), False, size)
+    return tuple(made.sites(label, image, replaced))
 
 
 def last_dense(network: nn.Module, label: str) -> str:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flbench.models.body_network import BodyNetwork
+from flbench.models.body_network import sites_of
 from flbench.models.masks import SampleDropout
-from flbench.models.norms.base import Norm
 from flbench.models.sites import Shape, Site
 
 #: Of each group of blocks: repeats, kernel, stride of the first, expansion, channels.
@@ -99,9 +97,7 @@ class EfficientNetLite0(nn.Module):
 @lru_cache(64)
 def sites(label: str, image: Shape, size: int | None, replaced: bool) -> tuple[Site, ...]:
     """Return the places of normalizations, those of the body if they are ``replaced``; builds the network."""
-    with torch.random.fork_rng(devices=[]):
-        made = BodyNetwork(label, EfficientNetLite0(0, 0), image, 2, Norm(), False, size)
-    return tuple(made.sites(label, image, replaced))
+    return sites_of(label, lambda: EfficientNetLite0(0, 0), image, size, replaced)
 
 
 def _batch_norm(channels: int) -> nn.BatchNorm2d:

@@ -11,9 +11,8 @@ from torch import nn
 from torchvision.models import get_model
 from torchvision.ops import StochasticDepth
 
-from flbench.models.body_network import BodyNetwork, last_dense, put
+from flbench.models.body_network import last_dense, put, sites_of
 from flbench.models.masks import SampleDropout
-from flbench.models.norms.base import Norm
 from flbench.models.sites import Shape, Site
 
 #: Networks with a second output in training, and slow initial weights, unless they are told otherwise.
@@ -34,10 +33,7 @@ def network(arch: str, small: bool) -> nn.Module:
 @lru_cache(64)
 def sites(arch: str, image: Shape, small: bool, size: int | None, replaced: bool) -> tuple[Site, ...]:
     """Return the places of normalizations, those of the body if they are ``replaced``; builds the network."""
-    label = f"torchvision:{arch}"
-    with torch.random.fork_rng(devices=[]):
-        made = BodyNetwork(label, network(arch, small), image, 2, Norm(), False, size)
-    return tuple(made.sites(label, image, replaced))
+    return sites_of(f"torchvision:{arch}", lambda: network(arch, small), image, size, replaced)
 
 
 @lru_cache(64)

@@ -47,17 +47,27 @@ def start_from(network: nn.Module, start: Start, model: Model) -> None:
     number of classes or no head. Adapters in the weights (``trained_parts``) are added to the weights that they adapt.
 
     Raises:
-        UserError: the file is missing, is another one or holds no weights, or its names or shapes do not fit.
+        UserError: the file is missing, is another one or holds no weights, its names or shapes do not fit, or a
+            parameter is not finite.
     """
     if (path := start.weights_file()) is None:
         return
     stat = path.stat()
     tree = _read(str(path), stat.st_size, stat.st_mtime_ns)
-    named = {model.own_name(name): leaf for name, leaf in _merged(tree).items()}
-    _take_over(network, named, f"init {start.label()} in model {model.label()}")
+    what = f"init {start.label()} in model {model.label()}"
+    named = {model.own_name(name): leaf for name, leaf in _merged(tree, what).items()}
+    _take_over(network, named, what, _norms_hint(model))
 
 
-def _take_over(network: nn.Module, tree: Tree, what: str) -> None:
+def _norms_hint(model: Model) -> str:
+    """Return what to do about normalization layers left over, for a model whose ``norms`` the axis replaces."""
+    if getattr(model, "norms", None) != "axis":
+        return ""
+    return "; the field norm replaces the model's normalizations: for weights with the model's own use model.norms=own"
+
+
+def _take_over(network: nn.Module, tree: Tree, what: str, hint: str) -> None:
+    """Copy weights into a network; ``hint`` ends the message about names that are left over."""
     fresh = {f"{path}.{name}" for path, one in network.named_modules() for name in getattr(one, "fresh", ())}
     own = dict([*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)])
     own = {name: leaf for name, leaf in own.items() if name not in fresh}
@@ -71,10 +81,13 @@ def _take_over(network: nn.Module, tree: Tree, what: str) -> None:
         shapes = [f"{name} {tuple(tree[name].shape)} in place of {tuple(own[name].shape)}" for name in sorted(others)]
         problems = {"missing": missing, "left over": left, "of another shape": shapes}
         told = "; ".join(f"{problem} {_some(names)}" for problem, names in problems.items() if names)
-        raise UserError(f"{what}: the weights do not fit the network: {told}")
+        raise UserError(f"{what}: the weights do not fit the network: {told}{hint if left else ''}")
     with torch.no_grad():
         for name in own.keys() & tree.keys():
             own[name].copy_(tree[name])
+    for name, leaf in network.named_parameters():
+        if not leaf.isfinite().all():
+            raise UserError(f"{what}: {name} holds numbers that are not finite")
 
 
 def _depends_on_classes(name: str) -> bool:
@@ -95,14 +108,17 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(listed[:_MOST_NAMES]) + more
 
 
-def _merged(tree: Tree) -> Tree:
+def _merged(tree: Tree, what: str) -> Tree:
     """Add each adapter B A to the weight that it adapts."""
     out = {name: leaf for name, leaf in tree.items() if not name.endswith((".lora_A", ".lora_B"))}
     for name, leaf in tree.items():
         layer, _, kind = name.rpartition(".")
         weight = next((one for one in (f"{layer}.weight", f"{layer}.in_proj_weight") if one in out), None)
         if kind == "lora_A" and weight and f"{layer}.lora_B" in tree:
-            out[weight] = out[weight] + (tree[f"{layer}.lora_B"] @ leaf).view(out[weight].shape)
+            try:
+                out[weight] = out[weight] + (tree[f"{layer}.lora_B"] @ leaf).view(out[weight].shape)
+            except RuntimeError:  # other shapes or types
+                raise UserError(f"{what}: the adapter of {weight} in the weights does not fit it") from None
     return out
 
 
@@ -132,6 +148,10 @@ def read_weights(path: Path) -> Tree:
         loaded = inner
     if not isinstance(loaded, dict) or not loaded or not all(isinstance(leaf, Tensor) for leaf in loaded.values()):
         raise UserError(f"cannot read the weights {path}: expected a state_dict, a dict of tensors by name")
+    for name, leaf in loaded.items():
+        is_dense = leaf.layout is torch.strided and not leaf.is_quantized and leaf.device.type != "meta"
+        if not is_dense or leaf.is_complex():
+            raise UserError(f"cannot read the weights {path}: {str(name)!r:.80} is no dense tensor of real numbers")
     return {str(name): leaf.detach() for name, leaf in loaded.items()}
 
 

@@ -97,6 +97,8 @@ def _check_values(values: Mapping[str, Any], depths: Mapping[str, int] | None) -
 def _is_nested(value: Any, depth: int, *, at_most: bool = False) -> bool:
     """Return whether this is a number in lists of exactly (or at most) this depth."""
     if isinstance(value, list):
+        if depth == 1 and {*map(type, value)} <= {float}:  # most lists
+            return True
         return depth > 0 and all(_is_nested(item, depth - 1, at_most=at_most) for item in value)
     is_number = value is None or type(value) is float or (type(value) is int and abs(value) <= MOST)
     return is_number and (at_most or depth == 0)

@@ -25,7 +25,9 @@ class Wandb(WandbSettings, Tracker):
 
     def is_off(self) -> bool:
         """Return whether runs are not sent to W&B; False if only wandb knows."""
-        return self.mode == "off" or (self.mode == "auto" and os.environ.get("WANDB_MODE") == "disabled")
+        if self.mode == "auto":
+            return os.environ.get("WANDB_MODE") == "disabled" or not _is_set_up()
+        return self.mode == "off"
 
     def target(self, store: Path) -> Target:
         """Return the project on W&B, or its files in the store; raises NotTracked if W&B is turned off."""
@@ -71,6 +73,17 @@ class TensorBoard(Tracker):
             service="TensorBoard's files",
             hint=f"open: tensorboard --logdir {shlex.quote(str(folder))}",
         )
+
+
+def _is_set_up() -> bool:
+    """Return whether anything exists from which wandb reads settings or a login; importing it takes a second."""
+    if any(name.startswith("WANDB_") for name in os.environ):
+        return True
+    home = Path("~").expanduser()
+    netrc = Path(os.environ.get("NETRC", home / ".netrc"))
+    return any(
+        each.exists() for each in (netrc, home / "_netrc", home / ".config" / "wandb", Path("wandb", "settings"))
+    )
 
 
 #: wandb's modes as modes of the mirror.

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from benchmarks import frameworks, speedups
 from benchmarks.frameworks import FOLDER, FRAMEWORKS, Framework, Peer, PeerFailed
-from benchmarks.speedups import REFERENCE, TASKS, Task, measure
-from benchmarks.tables import BEGIN, END, replaced, speed_ratios, speed_tables
+from benchmarks.speedups import REFERENCE, Task, measure
+from benchmarks.tables import ROOT, peers_table, replaced
 from flbench.errors import UserError
 from tests.benchmarks.tiny import silent
 
@@ -73,7 +73,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch, scripts: Any) -> None:
 
 def test_all_contestants_train_the_same_rounds(in_this_process: None) -> None:
     """Another program trains the task that flbench wrote to the same weights: batches, weights, rate and averages."""
-    measured = measure(Task("tiny", "a tiny MLP", lr=0.5, turns=2, rounds=3, peers=True), None, silent)
+    measured = measure(Task("tiny", "a tiny MLP", lr=0.5, turns=2, rounds=3), silent)
     rows = {row["name"]: row for row in measured["rows"]}
     names = ("flbench", "flbench, 10 runs as one stack, each", REFERENCE, "plain PyTorch, DataLoader", "frame 1.2")
     alone, fused, memory, loader, frame = (rows[name] for name in names)
@@ -82,7 +82,6 @@ def test_all_contestants_train_the_same_rounds(in_this_process: None) -> None:
     assert [len(row["accuracies"]) for row in (alone, fused, memory, loader)] == [1, 10, 1, 1]
     assert all(len(row["seconds"]) == 2 for row in (alone, fused, memory, loader, frame))
     assert (measured["all_rounds"], measured["clients"], measured["reference"]) == (7, 3, REFERENCE)
-    assert measure(Task("tiny", "a tiny MLP", turns=1, rounds=1), None, silent)["rows"][0].keys() == {"name", "seconds"}
 
 
 def row(name: str, *seconds: float, **changes: Any) -> dict[str, Any]:
@@ -90,25 +89,26 @@ def row(name: str, *seconds: float, **changes: Any) -> dict[str, Any]:
 
 
 MEASURED: dict[str, Any] = {
-    "machine": {"date": "2026-11-22", "cpu": "a processor", "load_before": 0.1, "python": "3.11.7", "torch": "2.15.0"},
-    "tasks": [
-        {
-            "workload": "digits", "what": "digits, MLP", "data": "0123",
-            "clients": 10, "local_steps": 10, "batch_size": 32, "rounds": 9, "all_rounds": 19, "reference": "plain",
-            "rows": [
-                row("plain", 0.02, 0.03, 0.04),
-                row("flbench", 0.002, 0.0015, 0.004, accuracies=[0.96, 0.97]),
-                row("frame 1.2", 0.2, 0.15, 0.4, versions={"frame": "1.2"}, difference=3.8e-5),
-                {"name": "other", "missing": "uv is not installed"},
-            ],
-        }
-    ],
+    "machine": {
+        "date": "2026-11-22", "cpu": "a processor", "load_before": 0.1, "load_after": 0.2, "python": "3.11.7",
+        "torch": "2.15.0",
+    },
+    "task": {
+        "workload": "digits", "what": "digits, MLP", "data": "0123",
+        "clients": 10, "local_steps": 10, "batch_size": 32, "rounds": 9, "all_rounds": 19, "reference": "plain",
+        "rows": [
+            row("plain", 0.02, 0.03, 0.04),
+            row("flbench", 0.002, 0.0015, 0.004, accuracies=[0.96, 0.97]),
+            row("frame 1.2", 0.2, 0.15, 0.4, versions={"frame": "1.2"}, difference=3.8e-5),
+            {"name": "other", "missing": "uv is not installed"},
+        ],
+    },
 }  # fmt: skip
 
 
 def test_tables_have_medians_ranges_and_ratios_within_a_turn() -> None:
-    text = speed_tables(MEASURED)
-    assert "(a processor, load 0.1, Python 3.11.7, torch" in text
+    text = peers_table(MEASURED)
+    assert "(a processor, load 0.1 to 0.2, Python 3.11.7, torch" in " ".join(text.split())
     assert (
         "**digits, MLP**, 10 clients, E=10, batch 32 (n=3 turns of 9 rounds):\n\n"
         "| trained by | ms a round | times as fast as plain | accuracy in % after 19 rounds |\n"
@@ -123,25 +123,23 @@ def test_tables_have_medians_ranges_and_ratios_within_a_turn() -> None:
     assert max(map(len, (line for line in text.splitlines() if not line.startswith(("|", "**"))))) <= 132
 
 
-def test_tables_are_replaced_between_the_marks_only() -> None:
-    readme = f"# Title\n\n{BEGIN}\nold\n{END}\n\nrest\n"
-    assert replaced(readme, "new\n\nmore", "README.md") == f"# Title\n\n{BEGIN}\nnew\n\nmore\n{END}\n\nrest\n"
+#: The marks of the script in a page.
+BEGIN, END = "<!-- begin: benchmarks/speedups.py -->", "<!-- end: benchmarks/speedups.py -->"
+
+
+def test_tables_are_replaced_between_the_marks_only(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nrest\n")
+    assert replaced(page, "speedups", "new\n\nmore") == f"# Title\n\n{BEGIN}\nnew\n\nmore\n{END}\n\nrest\n"
+    page.write_text(f"# Title\n{BEGIN}\n")
     with pytest.raises(UserError, match=r"^README\.md has no lines"):
-        replaced(f"# Title\n{BEGIN}\n", "new", "README.md")
+        replaced(page, "speedups", "new")
 
 
-def test_ratios_are_a_sentence() -> None:
-    assert " ".join(speed_ratios(MEASURED).split()) == (
-        'Speed of training on one core, in multiples of "plain" (a processor, 2026-11-22; median, minimum and '
-        "maximum): digits, MLP 10.0 (10.0 to 20.0)."
-    )
-
-
-@pytest.mark.parametrize("page", speedups.PAGES)
-def test_pages_have_the_speeds_of_the_committed_measurement(page: str) -> None:
-    text = (speedups.ROOT / page).read_text(encoding="utf-8")
-    measured = json.loads(speedups.MEASUREMENT.read_text(encoding="utf-8"))
-    assert replaced(text, speedups.PAGES[page](measured), page) == text
+def test_the_page_has_the_speeds_of_the_committed_measurement() -> None:
+    page = ROOT / "docs/engine.md"
+    measured = json.loads((ROOT / "benchmarks/speedups.json").read_text(encoding="utf-8"))
+    assert replaced(page, "speedups", peers_table(measured)) == page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.package)
@@ -233,40 +231,26 @@ def run_script(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 @pytest.fixture
 def checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A checkout whose measurement is ``MEASURED``."""
-    (tmp_path / "docs").mkdir()
-    for page in speedups.PAGES:
-        (tmp_path / page).write_text(f"# Title\n{BEGIN}\nold\n{END}\n")
+    for folder in ("docs", "benchmarks"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "docs/engine.md").write_text(f"# Title\n{BEGIN}\nold\n{END}\n")
     monkeypatch.setattr(speedups, "ROOT", tmp_path)
-    monkeypatch.setattr(speedups, "MEASUREMENT", tmp_path / "speed.json")
-    monkeypatch.setattr(speedups, "TASKS", TASKS[:1])  # digits, whose data are in the package
-    monkeypatch.setattr(speedups, "measure", lambda task, data, note: MEASURED["tasks"][0])
+    monkeypatch.setattr(speedups, "measure", lambda task, note: MEASURED["task"])
     return tmp_path
 
 
 def test_a_complete_measurement_is_written_and_printed(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (whole,) = MEASURED["tasks"]
-    whole = {**whole, "rows": whole["rows"][:3]}
-    monkeypatch.setattr(speedups, "measure", lambda task, data, note: whole)
+    whole = {**MEASURED["task"], "rows": MEASURED["task"]["rows"][:3]}
+    monkeypatch.setattr(speedups, "measure", lambda task, note: whole)
     run_script(monkeypatch)
     printed = capsys.readouterr().out
-    stored = json.loads((checkout / "speed.json").read_text())
-    assert stored["tasks"] == [whole] and set(stored) == {"schema", "machine", "tasks"}
+    stored = json.loads((checkout / "benchmarks/speedups.json").read_text())
+    assert stored["task"] == whole and set(stored) == {"schema", "machine", "task"}
     assert (checkout / "docs/engine.md").read_text() == f"# Title\n{BEGIN}\n{printed}{END}\n"
-    assert (checkout / "README.md").read_text() == f"# Title\n{BEGIN}\n{speed_ratios(stored)}\n{END}\n"
     run_script(monkeypatch, "--json")
-    assert json.loads(capsys.readouterr().out)["tasks"] == [whole]
-
-
-def test_missing_data_are_refused_before_anything_is_measured(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(speedups, "TASKS", TASKS)
-    monkeypatch.setattr(speedups, "measure", lambda task, data, note: pytest.fail("measured"))
-    with pytest.raises(SystemExit) as ended:
-        run_script(monkeypatch, "--data", str(tmp_path / "nowhere"))
-    assert ended.value.code == 2 and "flbench data download fashion_mnist" in capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out)["task"] == whole
 
 
 def test_an_incomplete_measurement_is_only_printed(
@@ -276,9 +260,15 @@ def test_an_incomplete_measurement_is_only_printed(
         run_script(monkeypatch)
     out, errors = capsys.readouterr()
     assert ended.value.code == 2 and "| other | not measured: uv is not installed | – | – |" in out
-    said = "docs/engine.md and README.md are unchanged, because the measurement lacks other (uv is not installed)"
-    assert said in errors
-    assert (
-        all("old" in (checkout / page).read_text() for page in speedups.PAGES)
-        and not (checkout / "speed.json").exists()
-    )
+    assert "docs/engine.md: unchanged, because the measurement lacks other (uv is not installed)" in errors
+    assert "old" in (checkout / "docs/engine.md").read_text() and not (checkout / "benchmarks/speedups.json").exists()
+
+
+def test_a_page_without_a_place_is_refused_before_anything_is_measured(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkout / "docs/engine.md").write_text("# Title\n")
+    monkeypatch.setattr(speedups, "measure", lambda task, note: pytest.fail("measured"))
+    with pytest.raises(SystemExit) as ended:
+        run_script(monkeypatch)
+    assert ended.value.code == 2 and "engine.md has no lines" in capsys.readouterr().err

@@ -37,7 +37,7 @@ def test_json() -> None:
     }  # fmt: skip
     assert out["settings"] == {"device": "cpu", "threads": 1, "repeats": 2}
     assert (out["experiment"]["norm"]["name"], out["experiment"]["clients"]) == ("ln", 5)
-    assert (out["executor"], out["runs"]) == ("stacked", 6)  # 30 clients
+    assert (out["executor"], out["runs"]) == ("native", 6)  # 30 clients
     ours, loops = ["flbench", "flbench, 6 runs together"], ["plain loop", "plain loop, channels last"]
     assert {name: len(own) for name, own in out["seconds"].items()} == dict.fromkeys([*ours, *loops], 2)
     assert list(out["speed"]) == ours
@@ -61,7 +61,7 @@ def test_the_table_and_progress_on_standard_error_after_two_seconds(monkeypatch:
     assert done.stderr == ""
     for text in (
         "digits, mlp(widths=[4]), none, fedavg, iid: 2 of 5 clients, E=2, batch 32; data: e3713c9c6ae47b99",
-        *("torch ", "load ", "executor stacked, 1 thread; n = 2 turns, medians (min to max)"),
+        *("torch ", "load ", "executor native, 1 thread; n = 2 turns, medians (min to max)"),
         *("\nflbench ", "\nflbench, 15 runs together ", "\nplain loop ", "\nplain loop, channels last "),
     ):
         assert text in done.stdout

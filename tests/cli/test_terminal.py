@@ -20,7 +20,7 @@ from tests.warm import warm_python
 SPEC = """
 version: 1
 name: tiny
-base: {dataset: digits, model: {name: mlp, widths: [16]}, partition: "classes:1", rounds: 200, E: 5, eval_every: 10}
+base: {dataset: digits, model: {name: mlp, widths: [16]}, partition: "classes:1", rounds: 4000, E: 5, eval_every: 200}
 axes: {norm: [none, ln]}
 seeds: [0, 1]
 resources: {fuse: 1}
@@ -66,7 +66,7 @@ def test_sweep_in_a_terminal(tmp_path: Path, columns: int, no_color: str) -> Non
     text = without_codes(written)
     # While it ran: runs with their curves, the speed, and which cell led before all was done.
     assert re.search(r"[1-3]/4 done, 1 running, 1 worker, [\d.,]+ rounds/s, [\d.,]+ runs/h, ETA \d", text)
-    assert re.search(r"fedavg (?:none|ln) s\d +\d+/200 +\d+\.\d % +[▁▂▃▄▅▆▇█]+", text)
+    assert re.search(r"fedavg (?:none|ln) s\d +\d+/4000 +\d+\.\d % +[▁▂▃▄▅▆▇█]+", text)
     assert re.search(r"fedavg (?:none|ln) +[12]/2 +\d+\.\d % +[▁▂▃▄▅▆▇█]+", text)
     lines = text[: text.index("digits, mlp")].splitlines()
     assert max(len(line) for line in lines) <= columns

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flbench.engine import device_data, executors
 from flbench.engine.dense_stack import dense_layers
+from flbench.engine.gradients import rounds_by_hand
 from flbench.engine.optimizers import Adam, Sgd
 from flbench.errors import UserError
 from flbench.methods.base import Batch, Context, Method, Tree, tmap
@@ -23,7 +24,7 @@ from tests.toys import everything, largest_difference, same_bits, toy_images, to
 #: Layers of few and of many outputs lie differently in memory.
 WIDTHS = ([33, 40], [6, 8])
 #: Methods whose gradient by hand is not in the order of autograd's operations.
-ROUNDED = ("fedproto", "fedvls")
+ROUNDED = [name for name, method in METHODS.classes.items() if rounds_by_hand(method)]
 NORM_NAMES = ("none", "fn", "ln", "ln-before", "bn", "bn-last")
 
 
@@ -117,7 +118,37 @@ def test_what_is_wrong_with_a_gradient_by_hand_is_one_message(monkeypatch: pytes
     class Alone(Method):
         penalty_gradient = Pulled.penalty_gradient
 
+    @dataclass(frozen=True)
+    class OwnLoss(Method):
+        def loss(self, w: Tree, batch: Batch, ctx: Context) -> Any:
+            return batch.logits_BY.square().mean()
+
+        def loss_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Any:
+            return self.loss(w, batch, ctx), {"logits": batch.logits_BY}
+
+    @dataclass(frozen=True)
+    class NoValue(OwnLoss):
+        loss = OwnLoss.loss
+
+        def loss_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Any:
+            return {"logits_BY": batch.logits_BY}
+
+    @dataclass(frozen=True)
+    class Vector(OwnLoss):
+        loss = OwnLoss.loss
+
+        def loss_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Any:
+            return batch.logits_BY[:, 0], {}
+
+    @dataclass(frozen=True)
+    class LossAlone(Method):
+        loss_gradient = OwnLoss.loss_gradient
+
     for method, problem in (
+        (OwnLoss(), r"loss_gradient .* returned 'logits'; expected some of the names 'features_BD', 'logits_BY', "),
+        (NoValue(), r"loss_gradient .* returned dict; expected a pair: \(the value, the gradient\)"),
+        (Vector(), r"loss_gradient .* returned a tensor of shape \(5,\) as the loss; expected a tensor of shape \(\)"),
+        (LossAlone(), r"loss_gradient .* is never called: define the loss, too"),
         (Wrong(), r"penalty_gradient .* returned .* as 'logits_BY'; expected a tensor of shape"),
         (Misnamed(), r"penalty_gradient .* returned 'logits'; expected some of the names 'features_BD', 'logits_BY', "),
         (Alone(), r"penalty_gradient .* is never called: define the penalty, too"),

@@ -35,8 +35,8 @@ WAYS: dict[str, dict[str, Any]] = {
 TOGETHER = {name: WAYS[name] for name in ("stacked", "recorded")}
 
 #: The hooks that every stack calls; ``test_own_training.py`` has the one that replaces the steps, ``test_gradients.py``
-#: the one that takes the place of another where it can.
-HOOKS = [hook for hook in hook_checks._CHECKS if hook not in ("train", "penalty_gradient")]
+#: those that take the place of another where they can.
+HOOKS = [hook for hook in hook_checks._CHECKS if hook not in ("train", "loss_gradient", "penalty_gradient")]
 
 
 @dataclass(frozen=True)

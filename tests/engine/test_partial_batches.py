@@ -190,7 +190,7 @@ def test_choosing_the_executor_builds_no_network_of_its_own(
     experiment = parse_experiment({"model": {"name": "mlp", "widths": [4]}, "batch_size": 4, **batches})
     assert isinstance(experiment, Federated)
     trainer, _ = make_trainer(experiment, _digits(), device="cpu", executor="auto", pool=1)
-    assert trainer.executor.name == "stacked"
+    assert trainer.executor.name == "native"
     assert built == ["cpu"] * 2, "for the initial weights, and for the executor"
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from flbench.choices import Executor
 from flbench.config import Federated, parse_experiment
 from flbench.data.datasets import load
+from flbench.data.random_images import load_or_random
 from flbench.data.shards import shards_of
 from flbench.engine import device_data, setup
 from flbench.engine.executors import StackedExecutor
@@ -37,6 +39,29 @@ def trainer_of(**fields: Any) -> Trainer:
     experiment = parse_experiment({**SMALL, **fields})
     data = load(experiment.dataset)  # type: ignore[arg-type]
     return make_trainer(experiment, data, device="cpu", executor="stacked", pool=1)[0]
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "executor", "gradient"),
+    [
+        ("fedavg", {}, "stacked", ""),
+        ("fedprox", {}, "stacked", ""),  # with autograd's bits
+        ("fedlc", {}, "stacked", ""),
+        ("fedntd", {}, "stacked", "by hand"),
+        ("fedaws", {"norm": "ln"}, "stacked", "by hand"),
+        ("fedntd", {}, "loop", ""),
+        ("fedntd", {"precision": "bf16"}, "stacked", ""),
+        ("fedntd", {"model": "lenet", "dataset": "fashion_mnist"}, "stacked", ""),
+    ],
+)
+def test_the_numerics_name_gradients_by_hand_that_round_in_another_way(
+    method: str, changes: dict[str, Any], executor: Executor, gradient: str
+) -> None:
+    experiment = parse_experiment({**SMALL, "partition": "iid", "precision": "fp32", "method": method, **changes})
+    data = load_or_random(experiment.dataset, None)  # type: ignore[arg-type]
+    with matmul_precision_restored():
+        _, numerics = make_trainer(experiment, data, device="cpu", executor=executor, pool=1)
+    assert numerics.facts().get("gradient", "") == gradient
 
 
 def steps_of(trainer: Trainer) -> list[int]:

@@ -36,8 +36,25 @@ def test_they_are_those_of_torchs_own_counter(model: str) -> None:
         assert sample_flops(network, shape, backward=backward) == by_torch(network, inputs, backward=backward) > 0
 
 
+#: Runs of two seeds, which train as one stack.
+SWEEP = """
+version: 1
+name: pair
+base: {rounds: 1, E: 1, model: {name: mlp, widths: [16]}}
+seeds: [0, 1]
+wandb: {mode: off}
+report: {rows: [method]}
+"""
+
+
 @pytest.mark.slow
-def test_training_imports_no_compiler(tmp_path: Path) -> None:
-    program = f"import flbench; flbench.run(rounds=1, E=1, store={str(tmp_path)!r})"
+@pytest.mark.parametrize("several", [False, True])
+def test_training_imports_no_compiler(tmp_path: Path, several: bool) -> None:
+    (spec := tmp_path / "pair.yaml").write_text(SWEEP)
+    store, words = str(tmp_path / "store"), ["sweep", str(spec), "--backend", "inline", "--store"]
+    run = f"flbench.run(rounds=1, E=1, store={store!r})"
+    sweep = f"import contextlib, flbench.cli, sys; sys.argv[1:] = {[*words, store]!r}\n"
+    sweep += "with contextlib.suppress(SystemExit): flbench.cli.main()"
+    program = f"import flbench; {sweep if several else run}"
     imported, _ = heavy_imports(program, ("torch", "torch._dynamo", "torch._inductor", "sympy"))
     assert imported == ["torch"]

@@ -115,6 +115,20 @@ def test_files_of_torch_are_read_and_nothing_in_them_is_executed(
     assert not Path("trapped").exists()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda w: w.to_sparse(),
+        lambda w: w.to(torch.complex64),
+        lambda w: w.to("meta"),
+    ],
+)
+def test_tensors_that_are_no_real_numbers_are_refused(change: Callable[[torch.Tensor], Any], tmp_path: Path) -> None:
+    torch.save({"head.weight": change(torch.ones(10, 6))}, tmp_path / "w.pt")
+    with pytest.raises(UserError, match=r"'head\.weight' is no dense tensor of real numbers"):
+        read_weights(tmp_path / "w.pt")
+
+
 @pytest.mark.parametrize("model, norm", [("mlp", "ln"), ("toy-cnn", "bn"), ("bn-cnn", "none"), ("toy-vit", "fn")])
 def test_a_network_starts_from_all_weights_of_a_file(model: str, norm: str, tmp_path: Path) -> None:
     own = state(model, norm, weights=1)
@@ -143,6 +157,11 @@ def test_the_head_is_new_where_classes_differ_or_none_is_given(tmp_path: Path) -
         ),
         (lambda t: t | {"trunk.dense2.weight": torch.ones(6, 9)}, r"dense2\.weight \(6, 9\) in place of \(6, 8\)"),
         (lambda t: t | {"head.weight": torch.ones(5, 9)}, r"of another shape head\.weight \(5, 9\)"),
+        (lambda t: t | {"trunk.dense2.weight": torch.full((6, 8), torch.nan)}, r"dense2\.weight holds numbers that"),
+        (
+            lambda t: t | {"head.lora_A": torch.ones(2, 5), "head.lora_B": torch.ones(10, 2)},
+            r"the adapter of head\.weight in the weights does not fit it",
+        ),
     ],
 )  # fmt: skip
 def test_weights_that_do_not_fit_are_one_error(change: Callable[[Any], Any], message: str, tmp_path: Path) -> None:

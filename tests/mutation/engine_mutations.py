@@ -74,7 +74,7 @@ _LOCAL = mutations_of(
     "engine.local",
     ("ascent", "alpha=-rates", "alpha=rates"),
     ("ascent with each client's rate", "value=-1", "value=1"),
-    ("the first client's rate", "lr.to(leaf.dtype).view(-1,", "lr[:1].to(leaf.dtype).view(-1,"),
+    ("the first client's rate", "aligned(lr, leaf)", "aligned(lr[:1], leaf)"),
     ("clients go on after their steps", "_where(training, change), ", "change, "),
     ("clients that are done lose their statistics", "old[name] if old else 0", "0"),
 )

@@ -23,6 +23,8 @@ from flbench.streams import stream
 
 #: Values of a column of categories, each of which is a feature; and bytes of all features.
 MOST_CATEGORIES, MOST_BYTES = 1000, 16 * 2**30
+#: The largest number of float32, and the largest up to which every whole number is a float64: others may be rounded.
+LARGEST, MOST_WHOLE = float(np.finfo(np.float32).max), 2**53
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class _TableFile:
         if twice := next((name for name in self.names if self.names.count(name) > 1), None):
             raise UserError(f"{path}: two columns have the name {twice!r}; rename one")
 
-    def values(self, name: str) -> Numbers:
+    def values(self, name: str, *, is_feature: bool = False) -> Numbers:
         """Return the values of a column: strings, whole numbers, floats or truth values."""
         import pyarrow as pa
 
@@ -110,29 +112,31 @@ class _TableFile:
             column = column.dictionary_decode()
         if column.null_count:
             row = int(np.flatnonzero(column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False))[0])
+            drop = f", or leave out the column: drop: [{name}]" if is_feature else ""
             raise UserError(
-                f"{self._place(row)}: the column {name!r} has no value; fill it in, leave the line out, or leave out "
-                f"the column: drop: [{name}]"
+                f"{self._place(row)}: the column {name!r} has no value; fill it in, leave the line out{drop}"
             )
         kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             return np.array(column.to_pylist(), dtype=np.str_)
         if not any(kind(column.type) for kind in kinds):
+            drop = f", or leave it out: drop: [{name}]" if is_feature else ""
             raise UserError(
-                f"{self.path}: the column {name!r} holds {column.type}; expected numbers, strings or truth values, or "
-                f"leave it out: drop: [{name}]"
+                f"{self.path}: the column {name!r} holds {column.type}; expected numbers, strings or truth values{drop}"
             )
         values: Numbers = column.to_numpy(zero_copy_only=False)
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            row = int(np.flatnonzero(~np.isfinite(values))[0])
-            raise UserError(f"{self._place(row)}: the column {name!r} holds {values[row]}; expected a finite number")
+        if values.dtype.kind == "f" and (odd := ~(abs(values.astype(np.float64)) <= LARGEST)).any():
+            row = int(np.flatnonzero(odd)[0])
+            raise UserError(
+                f"{self._place(row)}: the column {name!r} holds {values[row]}; expected a finite number of float32"
+            )
         return values
 
     def classes(self, name: str) -> tuple[Ints, tuple[str, ...]]:
         """Return the labels, counted from 0, and the names of the classes."""
         values = self.values(name)
         if values.dtype.kind == "f":
-            if (odd := values != np.rint(values)).any():
+            if (odd := (values != np.rint(values)) | (abs(values) > MOST_WHOLE)).any():
                 row = int(np.flatnonzero(odd)[0])
                 raise UserError(
                     f"{self._place(row)}: the label {name!r} is {values[row]:g}; expected classes, as whole numbers "
@@ -157,7 +161,7 @@ class _TableFile:
         """Return the columns of numbers (N, n), and one column for each value of the others (N, m), as float32."""
         numbers, categories, rows = [], [], self._table.num_rows
         for name in names:
-            values = self.values(name)
+            values = self.values(name, is_feature=True)
             if values.dtype.kind != "U" and name not in categorical:
                 numbers.append(values.astype(np.float32))
                 continue

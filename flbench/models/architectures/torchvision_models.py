@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from flbench.errors import DataMissing, UserError
-from flbench.messages import unknown
+from flbench.messages import by_similarity, did_you_mean, unknown, unknown_message
 from flbench.models.base import Model
 from flbench.models.norms.base import Norm
 from flbench.models.sites import Shape, Site
@@ -41,6 +41,9 @@ _FAMILIES = {
     "wide_resnet": "50_2 101_2",
 }
 ARCHITECTURES = tuple(f"{family}{one}" for family, members in _FAMILIES.items() for one in members.split() or [""])
+
+#: Similar names that the message about an unknown architecture lists.
+_NAMED = 8
 
 #: Families whose first layers shrink images of 224x224 pixels, and need not shrink small ones.
 _WITH_STEM = ("densenet", "efficientnet_", "mnasnet", "mobilenet_", "regnet_", "resne", "shufflenet_v2_", "wide_resnet")
@@ -76,7 +79,10 @@ class Torchvision(Model):
     def __post_init__(self) -> None:
         """Refuse architectures that torchvision does not have, and those without a stem that could be changed."""
         if self.arch not in ARCHITECTURES:
-            raise ValueError(unknown("architecture", self.arch, ARCHITECTURES))
+            near = by_similarity(self.arch, ARCHITECTURES)[:_NAMED]
+            rest = f"and {len(ARCHITECTURES) - _NAMED} more of torchvision's classification networks"
+            hint = did_you_mean(self.arch, near)
+            raise ValueError(unknown_message(f"architecture {self.arch[:80]!r}", hint, [*near, rest]))
         if self.small and not self.arch.startswith(_WITH_STEM):
             raise ValueError(f"small: {self.arch} has no first layers that could keep the size of images")
 

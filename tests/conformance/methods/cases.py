@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from flbench.engine.device_data import DeviceData
-from flbench.methods.base import Batch, Cohort, Context, Method, Outputs, Tree
+from flbench.methods.base import Batch, Cohort, Context, Method, Outputs, Tree, overrides
 from flbench.registry import METHODS
 from tests.toys import toy_images, toy_trainer, train
 
@@ -85,17 +85,39 @@ def cohort_of(share: Sequence[float], steps: Sequence[int] = (), momentum: float
     return Cohort(share, steps or [3] * len(share), np.ones((len(share), 3), dtype=np.int64), momentum)
 
 
-def assert_penalty_gradient(method: Method, w: Tree, batch: Batch, ctx: Context) -> None:
-    """Compare the gradient by hand with autograd's, in float64."""
+def assert_penalty_gradient(method: Method, w: Tree, batch: Batch, ctx: Context, rtol: float = 0) -> None:
+    """Compare the gradient by hand, of the penalty or of the method's own loss, with autograd's, in float64."""
     given = {"features_BD": batch.features_BD, "logits_BY": batch.logits_BY, **w}
     leaves = {name: leaf.detach().double().requires_grad_() for name, leaf in given.items()}
     own = {name: leaves[name] for name in ("features_BD", "logits_BY")}
-    value = method.penalty({name: leaves[name] for name in w}, replace(batch, **own), ctx)
+    seen = {name: leaves[name] for name in w}, replace(batch, **own)
+    of_loss = overrides(type(method), "loss_gradient")
+    value = method.loss(*seen, ctx) if of_loss else method.penalty(*seen, ctx)
     expected = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    if method.elementwise:  # it sees a stack, here of one client
+        w, batch, ctx = _stacked(w), _stacked_batch(batch), _stacked_context(ctx)
     found = method.penalty_gradient(w, batch, ctx)
+    if of_loss:
+        loss, found = method.loss_gradient(w, batch, ctx)
+        torch.testing.assert_close(loss.view(()), value.detach(), rtol=0, atol=1e-12)
     assert found
     for name, gradient in zip(leaves, expected, strict=True):
-        torch.testing.assert_close(found.get(name, 0 * gradient), gradient, rtol=0, atol=1e-12)
+        derived = found[name].reshape(gradient.shape) if name in found else 0 * gradient
+        torch.testing.assert_close(derived, gradient, rtol=rtol, atol=1e-12)
+
+
+def _stacked(tree: Tree) -> Tree:
+    return {name: leaf.unsqueeze(-1) for name, leaf in tree.items()}
+
+
+def _stacked_batch(batch: Batch) -> Batch:
+    own = _stacked({name: leaf for name, leaf in vars(batch).items() if name != "teachers"})
+    return Batch(**own, teachers={name: Outputs(**_stacked(vars(each))) for name, each in batch.teachers.items()})
+
+
+def _stacked_context(ctx: Context) -> Context:
+    trees = {name: _stacked(getattr(ctx, name)) for name in ("x", "server", "client")}
+    return replace(ctx, counts_Y=ctx.counts_Y.unsqueeze(-1), **trees)
 
 
 def batch_of(features: torch.Tensor, logits: torch.Tensor, labels: list[int], **teachers: Outputs) -> Batch:

@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from flbench.methods.base import ServerContext, tmap
-from tests.conformance.methods.cases import Case, parsed, toy_skewed_images, values
+from tests.conformance.methods.cases import (
+    Case,
+    assert_penalty_gradient,
+    batch_of,
+    context_of,
+    parsed,
+    toy_skewed_images,
+    values,
+)
 from tests.conformance.problem import (
     COUNTS,
     H0,
@@ -138,16 +146,44 @@ def test_a_class_without_a_holder_keeps_its_row() -> None:
     assert torch.equal(after["head.weight"], x["head.weight"])
 
 
+@pytest.mark.parametrize("margin", [0.9, 0.4])
+def test_fedaws_gradient_by_hand(margin: float) -> None:
+    """Of samples beyond the margin and within, a class without samples, features 0, and ones below the least length."""
+    generator = torch.Generator().manual_seed(0)
+    rows, f = (torch.randn(4, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    f[1], f[2] = 0.0, 3 * rows[0] + 0.1
+    method, z, labels = parsed("fedaws", margin=margin), torch.zeros(4, 4, dtype=torch.float64), [2, 1, 0, 0]
+    short = torch.tensor([1e-9, 0, 1, 1])[:, None]
+    for own, of in ((f, rows), (f * short, rows), (f, rows * short)):
+        assert_penalty_gradient(method, {"head.weight": of}, batch_of(own, z, labels), context_of({}), rtol=1e-9)
+
+
 MUTATIONS = mutations_of(
     "fedaws",
     ("hinge not squared", "((self.margin - cos_B).clamp_min(0) ** 2)", "(self.margin - cos_B).clamp_min(0)"),
     ("no hinge", "(self.margin - cos_B).clamp_min(0)", "(self.margin - cos_B)"),
     ("margin ignored", "(self.margin - cos_B)", "(0.9 - cos_B)"),
+    ("by hand: hinge not squared", ".squeeze(0).square_().mean(0)", ".squeeze(0).mean(0)"),
+    ("by hand: sum of the loss", ".square_().mean(0)", ".square_().sum(0)"),
+    ("by hand: no hinge", ".movedim(0, -1)).clamp_min_(0)", ".movedim(0, -1))"),
+    ("by hand: margin ignored", "(self.margin - cos_N1B", "(0.9 - cos_N1B"),
+    ("by hand: sum over the batch", "(-2 / f_NBD.shape[1])", "-2"),
+    ("by hand: half", "(-2 / f", "(-1 / f"),
+    ("by hand: inner product", "f_NBD * scale_NB1, rows", "f_NBD, rows"),
+    ("by hand: rows not unit", "rows_NYD * scale_NY1\n", "rows_NYD * 1\n"),
+    ("by hand: length has no gradient", ".addcmul_(unit_NBD, along_NB1, value=-1)", ""),
+    ("by hand: rows' length has no gradient", ".addcmul_(unit_NYD, along_NY1, value=-1)", ""),
+    ("by hand: short features", "length_NB1.mul_(scale_NB1).clamp_min_(TINY)", "1"),
+    ("by hand: short rows", "length_NY1.mul_(scale_NY1).clamp_min_(TINY)", "1"),
+    ("by hand: features 0", "length_NB1.mul_(scale_NB1).clamp_min_(TINY)", "length_NB1.mul_(scale_NB1)"),
+    ("by hand: rows 0", "length_NY1.mul_(scale_NY1).clamp_min_(TINY)", "length_NY1.mul_(scale_NY1)"),
+    ("by hand: unit vectors' gradient", "along_NB1, value=-1).mul_(scale_NB1)", "along_NB1, value=-1)"),
+    ("by hand: unit rows' gradient", "along_NY1, value=-1).mul_(scale_NY1)", "along_NY1, value=-1)"),
     ("pushed from its row", "(self.margin - cos_B)", "(self.margin + cos_B)"),
     ("sum over the batch", " ** 2).mean()", " ** 2).sum()"),
     (
         "inner product",
-        "cosine_similarity(batch.features_BD, w[ctx.head][batch.labels_B], dim=-1)",
+        "cosine_similarity(batch.features_BD, w[ctx.head][batch.labels_B], dim=-1, eps=EPS)",
         "(batch.features_BD * w[ctx.head][batch.labels_B]).sum(-1)",
     ),
     ("the server's rows", "w[ctx.head][batch.labels_B]", "ctx.x[ctx.head][batch.labels_B]"),

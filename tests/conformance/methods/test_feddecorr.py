@@ -9,7 +9,7 @@ import torch
 from flbench.errors import InvalidComponent
 from flbench.methods.base import Batch
 from flbench.registry import METHODS
-from tests.conformance.methods.cases import Case
+from tests.conformance.methods.cases import Case, assert_penalty_gradient, batch_of, context_of, parsed
 from tests.conformance.problem import (
     H0,
     LR,
@@ -111,6 +111,15 @@ def test_the_code_of_feddecorr_takes_no_coefficient() -> None:
         METHODS.parse({"name": "feddecorr", "variant": "code", "coefficient": 0.3})
 
 
+@pytest.mark.parametrize(("settings", "variant", "coefficient"), FEDDECORR_CASES)
+def test_feddecorrs_gradient_by_hand(settings: dict[str, float | str], variant: str, coefficient: float) -> None:
+    """Also of a feature that is the same for all samples, and of more features than samples."""
+    features = torch.randn(4, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    features[:, 2] = 1.5
+    batch = batch_of(features, torch.zeros(4, 3, dtype=torch.float64), [0, 1, 2, 0])
+    assert_penalty_gradient(parsed("feddecorr", **settings), {}, batch, context_of({}))
+
+
 MUTATIONS = (
     *mutations_of(
         "feddecorr",
@@ -127,26 +136,38 @@ MUTATIONS = (
         ("code: biased deviation", "(n - 1) + EPS", "n + EPS"),
         ("code: with the diagonal", "(squares.sum() - squares.diagonal().sum())", "squares.sum()"),
         ("code: mean over all entries", "max(1, d * (d - 1))", "d**2"),
-        ("code: not divided by n", "coefficient / n *", "coefficient *"),
+        ("code: not divided by n", "self._coefficient() / n *", "self._coefficient() *"),
         ("code: divided by n twice", "squares = (u.T @ u) ** 2", "squares = (u.T @ u / n) ** 2"),
         ("code: between samples", "squares = (u.T @ u) ** 2", "squares = (u @ u.T) ** 2"),
         ("code: not squared", "squares = (u.T @ u) ** 2", "squares = (u.T @ u).abs()"),
-        ("code: sign flipped", "return coefficient / n", "return -coefficient / n"),
+        ("code: sign flipped", "return self._coefficient() / n", "return -self._coefficient() / n"),
         ("eps of normalizations", "EPS = 1e-8", "EPS = 1e-5"),
         ("forms swapped", 'if self.variant == "original"', 'if self.variant != "original"'),
         ("text has the code's coefficient", 'self.variant == "code" else', 'self.variant == "text" else'),
         (
             "the code has the text's coefficient",
-            'coefficient = 0.1 if self.variant == "code" else self',
-            "coefficient = self",
+            'return 0.1 if self.variant == "code" else self.coefficient',
+            "return self.coefficient",
         ),
         (
             "the code's coefficient for both",
-            'coefficient = 0.1 if self.variant == "code" else self.coefficient',
-            "coefficient = 0.1",
+            'return 0.1 if self.variant == "code" else self.coefficient',
+            "return 0.1",
         ),
         ("coefficient ignored", "else self.coefficient", "else 0.5"),
         ("original: coefficient ignored", "return self.coefficient / d**2", "return 0.5 / d**2"),
+        ("by hand: forms swapped", 'biased = self.variant == "original"', 'biased = self.variant != "original"'),
+        ("by hand: not centred", "f_NBD - f_NBD.mean(1, keepdim=True)", "f_NBD + 0"),
+        ("by hand: biased deviation", "divisor = n if biased else n - 1", "divisor = n"),
+        ("by hand: half", "4 * self._coefficient() / (d * n)", "2 * self._coefficient() / (d * n)"),
+        ("by hand: d for d^2", "(d * n) ** 2", "(d * n * n)"),
+        ("by hand: n for n^2", "(d * n) ** 2", "(d * d * n)"),
+        ("by hand, code: half", "4 * self._coefficient() / (n", "2 * self._coefficient() / (n"),
+        ("by hand, code: mean over all entries", "max(d * (d - 1), 1)", "d**2"),
+        ("by hand, code: not divided by n", "(n * max(", "(max("),
+        ("by hand, code: with the diagonal", "addcmul_(u_NBD, u_NBD.square", "addcmul(u_NBD, u_NBD.square"),
+        ("by hand: deviation has no gradient", "into_NBD.addcmul_(u_NBD, along_N1D, value=-1).mul_", "into_NBD.mul_"),
+        ("by hand: not divided by the deviation", ".mul_(scale_N1D.mul_(factor))", ".mul_(factor)"),
         ("coefficient by default", "Field(ge=0)] = 0.5", "Field(ge=0)] = 0.1"),
     ),
     Mutation(

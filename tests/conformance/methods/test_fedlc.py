@@ -91,13 +91,14 @@ def test_fedlc_without_margin_is_a_softmax_over_the_clients_own_classes() -> Non
 
 MUTATIONS = mutations_of(
     "fedlc",
-    ("sign of the margin", "z_BY - margin_Y", "z_BY + margin_Y"),
+    ("sign of the margin", "self.tau * ctx", "-self.tau * ctx"),
     ("square root for fourth", "** -0.25", "** -0.5"),
     ("power not inverse", "** -0.25", "** 0.25"),
     ("tau ignored", "self.tau * ctx", "ctx"),
     ("tau by default", "= 1.0", "= 0.5"),
-    ("missing classes stay at tau = 0", '.masked_fill(ctx.counts_Y == 0, float("-inf"))', ".nan_to_num(nan=0.0)"),
-    ("missing classes get 0", 'float("-inf")', "0.0"),
+    ("missing classes stay at tau = 0", '.masked_fill(ctx.counts_Y == 0, float("inf"))', ".nan_to_num(nan=0.0)"),
+    ("missing classes get 0", 'float("inf")', "0.0"),
+    ("missing classes win", 'float("inf")', 'float("-inf")'),
     ("held classes leave", "ctx.counts_Y == 0", "ctx.counts_Y > 0"),
     ("rare classes leave too", "ctx.counts_Y == 0", "ctx.counts_Y < 2"),
     ("shares for counts", "ctx.counts_Y.to(z_BY.dtype)", "(ctx.counts_Y.to(z_BY.dtype) / ctx.counts_Y.sum())"),

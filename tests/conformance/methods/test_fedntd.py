@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flbench.methods.base import Outputs
-from tests.conformance.methods.cases import Case, batch_of, context_of, parsed
+from tests.conformance.methods.cases import Case, assert_penalty_gradient, batch_of, context_of, parsed
 from tests.conformance.problem import (
     NAMES,
     ROUNDS,
@@ -92,20 +92,37 @@ def test_fedntd_ignores_the_true_class() -> None:
     assert g.isfinite().all()
 
 
+@pytest.mark.parametrize("settings", NTD_SETTINGS)
+def test_fedntds_gradient_by_hand(settings: dict[str, float]) -> None:
+    z = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.2, 4.0]], dtype=torch.float64)
+    f = torch.zeros(2, 2, dtype=torch.float64)
+    batch = batch_of(f, z, [0, 2], server=Outputs(f, z.flip(1)))
+    assert_penalty_gradient(parsed("fedntd", **settings), {}, batch, context_of({}))
+    two = batch_of(f, z[:, :2], [0, 1], server=Outputs(f, z[:, 1:]))  # the term of two classes is 0
+    assert_penalty_gradient(parsed("fedntd", **settings), {}, two, context_of({}))
+
+
 MUTATIONS = mutations_of(
     "fedntd",
     ("true class stays", '.masked_fill(true_BY, float("-inf"))', ""),
-    ("true class gets 0", 'float("-inf")', "0.0"),
+    ("true class gets 0", 'float("-inf")', "0.0", 0),
     ("only the true class", "batch.labels_B[:, None] ==", "batch.labels_B[:, None] !="),
     ("reverse divergence", "q_BY.exp() *", "-p_BY.exp() *"),
     ("cross-entropy's gradient of q", "q_BY.masked_fill(true_BY, 0) - p_BY", "p_BY.masked_fill(true_BY, 0) - p_BY"),
     ("sign", "return self.beta *", "return -self.beta *"),
     ("beta ignored", "return self.beta *", "return"),
-    ("tau multiplied", "(z_BY / self.tau)", "(z_BY * self.tau)"),
+    ("tau multiplied", "(z_BY / self.tau)", "(z_BY * self.tau)", 0),
     ("times tau^2, as the code", "return self.beta *", "return self.beta * self.tau**2 *"),
     ("mean over classes", ".sum(1).mean()", ".mean()"),
     ("sum over samples", ".sum(1).mean()", ".sum()"),
     ("over the batch", ".log_softmax(1)", ".log_softmax(0)"),
+    ("by hand: true class gets 0", 'float("-inf")', "0.0", 1),
+    ("by hand: tau multiplied", "(z_BY / self.tau)", "(z_BY * self.tau)", 1),
+    ("by hand: sign", "p_NYB.sub_(q_NYB)", "q_NYB.sub_(p_NYB)"),
+    ("by hand: over the batch", ".softmax(1)\n", ".softmax(2)\n"),
+    ("by hand: sum over samples", ".mul_(1 / len(difference_BY))", ""),
+    ("by hand: beta ignored", ".mul_(self.beta)", ""),
+    ("by hand: tau ignored", ".div_(self.tau)", ""),
     ("beta by default", "beta: Annotated[float, Field(ge=0)] = 1.0", "beta: Annotated[float, Field(ge=0)] = 0.5"),
     ("tau by default", "tau: Annotated[float, Field(gt=0)] = 1.0", "tau: Annotated[float, Field(gt=0)] = 3.0"),
 )

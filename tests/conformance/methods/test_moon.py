@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flbench.methods.base import Method, Outputs
-from tests.conformance.methods.cases import Case, after, batch_of, context_of, parsed
+from tests.conformance.methods.cases import Case, after, assert_penalty_gradient, batch_of, context_of, parsed
 from tests.conformance.problem import (
     H0,
     LR,
@@ -129,7 +129,16 @@ def test_moons_loss_is_log_2_between_equal_teachers_and_vanishes_near_the_server
     assert penalty(opposite, same) == pytest.approx(40, rel=1e-7)
 
 
-_UNIT = "normalize(each.features_BD, dim=-1, eps=1e-8)"
+@pytest.mark.parametrize("settings", MOON_SETTINGS)
+def test_moons_gradient_by_hand(settings: dict[str, float]) -> None:
+    """Also of features 0, and of some that are shorter than the least length."""
+    f = torch.tensor([[1.0, -0.2], [0.5, 3.0], [0.0, 0.0], [3e-9, -4e-9]], dtype=torch.float64)
+    z = torch.zeros(4, 3, dtype=torch.float64)
+    batch = batch_of(f, z, [0, 1, 2, 0], server=Outputs(f.flip(0) + 1, z), previous=Outputs(f - 2, z))
+    assert_penalty_gradient(parsed("moon", **settings), {}, batch, context_of({}), rtol=1e-9)
+
+
+_UNIT = "normalize(each.features_BD, dim=-1, eps=EPS)"
 MUTATIONS = mutations_of(
     "moon",
     ("pulled to the previous", "(previous_BD - server_BD)", "(server_BD - previous_BD)"),
@@ -139,10 +148,20 @@ MUTATIONS = mutations_of(
     ("sum for mean", ".mean()", ".sum()"),
     ("mu by default", "= 1.0", "= 5.0"),
     ("tau by default", "Field(gt=0)] = 0.5", "Field(gt=0)] = 1.0"),
-    ("logits for features", "each.features_BD", "each.logits_BY"),
+    ("logits for features", "each.features_BD", "each.logits_BY", 0),
     ("normalized over the batch", "dim=-1", "dim=0"),
     ("product over the batch", ".sum(-1)", ".sum(0)"),
     ("inner product", _UNIT, "each.features_BD"),
+    ("by hand: pulled to the previous", "server_NB1.clamp_min(EPS), value=-1)", "server_NB1.clamp_min(EPS), value=1)"),
+    ("by hand: inner product", "keepdim=True).mul_(scale_NB1)", "keepdim=True)"),
+    ("by hand: tau multiplied", "/ -self.tau", "* -self.tau"),
+    ("by hand: the other share", "/ -self.tau", "/ self.tau"),
+    ("by hand: sum for mean", ".mul_(1 / len(share_B1))", ""),
+    ("by hand: mu ignored", ".mul_(self.mu)", ""),
+    ("by hand: tau ignored", ".div_(self.tau)", ""),
+    ("by hand: short features", " * (length_NB1 >= EPS)", ""),
+    ("by hand: length has no gradient", ".addcmul_(own_NBD, along_NB1, value=-1)", ""),
+    ("by hand: unit vectors' gradient", "(share_B1.movedim(-1, 0) * scale_NB1)", "(share_B1.movedim(-1, 0))"),
     ("no push", "previous_BD - server_BD)", "-server_BD)"),
     ("no pull", "previous_BD - server_BD)", "previous_BD)"),
     ("previous never moves", "return {**w, **ctx.buffers}, {}", "return ctx.client, {}"),

@@ -1,0 +1,50 @@
+"""Where the functions of ``convolutions`` find their arguments: whole numbers of 64 bits, most of them addresses.
+
+Letters: C channels in, O channels out, k rows and columns of a kernel.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+#: Samples that lie side by side in memory on every CPU: one register of AVX-512, or several smaller ones.
+LANES = 16
+
+#: Rows and columns of all kernels, and of all pooling windows.
+KERNEL, POOL = 5, 2
+
+
+class Field(IntEnum):
+    """The numbers of a stack, which come first."""
+
+    CLIENTS = 0  #: N
+    BATCH = 1  #: B
+    LAYERS = 2
+    IMAGES = 3  #: address of the images (N, B, PIXELS)
+    PIXELS = 4
+    FEATURES = 5  #: address of the features (N, B, WIDTH), or of their gradient (N, WIDTH, B filled up to ``LANES``)
+    WIDTH = 6
+    ROWS = 7  #: address of memory for ``LANES`` images, or outputs of any layer
+    OUT = 8  #: the same again
+    IN = 9  #: the same again
+    OF_PIXELS = 10  #: address of memory for the gradient of the pixels of any layer, before the pooling
+
+
+class Part(IntEnum):
+    """The numbers of a layer."""
+
+    CHANNELS = 0  #: C
+    SIDE = 1  #: rows and columns of its input
+    OUTS = 2  #: O
+    WEIGHT = 3  #: address of the weights of the first client
+    BIAS = 4
+    OF_WEIGHT = 5  #: address of their gradient
+    OF_BIAS = 6
+    X = 7  #: address of the layer's input, a vector of samples for each pixel
+    PLACES = 8  #: address of the bytes that say which pixel of each window was the largest
+    TAPS = 9  #: address of the number of floats from a window's first pixel to each that a kernel needs (C, k, k)
+    STARTS = 10  #: the same from the first pixel to each at which a kernel is placed
+    BY_TAP = 11  #: address of memory for a client's weights as (C, k, k, O)
+    BY_ROW = 12  #: the same as (k, O, C, k)
+    SUMS = 13  #: address of memory for the gradient of a client's weights, a vector for each
+    BIAS_SUMS = 14
