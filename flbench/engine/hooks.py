@@ -186,9 +186,7 @@ class LiftedHooks:
                 self._all_clients = method, _at(last, self._step)
             return self._all_clients
         context = {each.name: getattr(self._context, each.name) for each in fields(Context)}
-        for name in ("counts_Y", "means_YD", "covariances_YDD"):
-            if context[name] is not None:
-                context[name] = context[name].movedim(0, -1)
+        context["counts_Y"] = context["counts_Y"].movedim(0, -1)
         for name in ("x", "server", "client", "buffers"):
             shared = {key: leaf.unsqueeze(-1) for key, leaf in context[name].items()}
             context[name] = _clients_last(context[name]) if name in self._own_context else shared

@@ -34,7 +34,6 @@ class FedProto(Method):
 
     equation: ClassVar[str] = "local loss: CE(z, y) + lam mean (f - C_y)^2, C_y: mean features of class y over clients"
     source: ClassVar[str] = "@tan2022fedproto, Algorithm 1"
-    elementwise: ClassVar[bool] = True
     statistics: ClassVar[Literal["", "mean", "covariance"]] = "mean"
     trains_head: ClassVar[bool] = True
     keeps_statistics: ClassVar[bool] = True
@@ -63,19 +62,9 @@ class FedProto(Method):
         return self.lam * distance
 
     def penalty_gradient(self, w: Tree, batch: Batch, ctx: Context) -> Tree:
-        """Return 2 lam (f - C_y) / (B D) for samples whose class has a prototype, 0 for others."""
-        import torch
-
-        prototypes_NYD, known_NY = (ctx.server[name].movedim(-1, 0) for name in ("prototypes", "known"))
-        features_NBD, rows_NB = batch.features_BD.movedim(-1, 0), batch.labels_B.movedim(-1, 0)
-        if len(known_NY) > 1:  # clients of several runs: each row of labels is of another table
-            first_N = torch.arange(len(known_NY), device=known_NY.device) * known_NY.shape[1]
-            rows_NB = rows_NB + first_N.unsqueeze(1)
-        row = rows_NB.flatten()
-        scale_NB = known_NY.flatten().index_select(0, row).view_as(rows_NB).mul_(2 / features_NBD[0].numel())
-        prototypes_NBD = prototypes_NYD.flatten(0, 1).index_select(0, row).view_as(features_NBD)
-        out_NBD = prototypes_NBD.sub_(features_NBD).mul_((scale_NB.mT * -self.lam).mT.unsqueeze(2))
-        return {"features_BD": out_NBD.movedim(0, -1)}
+        prototypes_BD, known_B = (ctx.server[name][batch.labels_B] for name in ("prototypes", "known"))
+        scale_B = known_B.unsqueeze(1) * (2 / batch.features_BD.numel()) * self.lam
+        return {"features_BD": (batch.features_BD - prototypes_BD).mul_(scale_B)}
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Send the weight of each class, and its mean features times the weight."""
