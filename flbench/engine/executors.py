@@ -66,6 +66,9 @@ class Executor(Protocol):
 
     name: UsedExecutor
 
+    def laid_out(self, tree: Tree) -> Tree:
+        """Return what the server sends in the layout in which clients are trained."""
+
     def train(self, clients: int, job: JobAt) -> Results:
         """Train a number of clients chunk by chunk, in order."""
 
@@ -104,6 +107,10 @@ class LoopExecutor:
         self._autocast = autocast
         self._pool = ThreadPoolExecutor(len(networks), "clients", initializer=torch.set_num_threads, initargs=(1,))
 
+    def laid_out(self, tree: Tree) -> Tree:
+        """Return a tree channels last, once a round: leaves of two layouts take several times as long to combine."""
+        return tmap(_pixels_last, tree)
+
     def train(self, clients: int, job: JobAt) -> Results:
         """Train each client as a chunk of its own; only a few results wait to be yielded, so memory stays bounded."""
 
@@ -114,8 +121,7 @@ class LoopExecutor:
             pixels, labels = batches.raw_ENBCHW[:, 0], batches.labels_ENB[:, 0]
             images = _pixels_last(batches.prepare(pixels.flatten(0, 1))).unflatten(0, labels.shape)
             init = map_tensors(work.init, lambda leaf: leaf[0])
-            # All trees in one layout: a hook that combines leaves of two layouts takes several times as long.
-            init = replace(
+            init = replace(  # as ``laid_out``
                 init,
                 params=tmap(_pixels_last, init.params),
                 buffers=tmap(_pixels_last, init.buffers),
@@ -124,9 +130,8 @@ class LoopExecutor:
                 twin=tmap(_pixels_last, init.twin),
             )
             start = {name: init.params[name] for name in work.task.x}
-            shared: dict[str, Any] = {"x": start, "server": tmap(_pixels_last, work.task.server)}
-            twin = work.twin if work.twin is None else replace(work.twin, **shared)
-            ready = ChunkJob(replace(work.task, **shared), init, batches, twin=twin)
+            twin = work.twin if work.twin is None else replace(work.twin, x=start)
+            ready = ChunkJob(replace(work.task, x=start), init, batches, twin=twin)
             steps: Iterable[tuple[Tensor, Tensor]] = zip(images, labels, strict=True)
             if batches.sizes_EN is not None:
                 sizes = batches.sizes_EN[:, 0].tolist()
@@ -216,6 +221,10 @@ class StackedExecutor:
         self.by_hand = (dense is not None or native is not None) and autocast is None
         self._forward_one = pure_forward(network)
         self._graphed = None if record is None else GraphedFunction(self._evaluate, record, "an evaluation")
+
+    def laid_out(self, tree: Tree) -> Tree:
+        """Return a tree as it is."""
+        return tree
 
     def train(self, clients: int, job: JobAt, *, repeat: bool = True) -> Results:
         """Train chunk by chunk; repeat a chunk that does not fit into memory in halves, or let its error pass."""
