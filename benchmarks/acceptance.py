@@ -46,6 +46,7 @@ from flbench.engine.federated import FederatedTrainer
 from flbench.engine.setup import make_network, matmul_precision_restored, runs_worth_fusing
 from flbench.methods.base import Tree
 from flbench.models.convolutions import CONVOLUTIONS
+from flbench.worker.attempts import logging_to
 
 #: Seconds of the command, and before their end, from which on no part begins: the longest takes as long.
 SECONDS, LAST = 540.0, 60.0
@@ -168,7 +169,7 @@ def cudnn_checks(measured: Sequence[Case]) -> Iterator[Check]:
 
 
 def in_each_precision(case: Case, clients: int, timed: str = "") -> Iterator[Check]:
-    """Rounds with so many clients in each way to convolve, or in one whose algorithms cuDNN has ``timed``."""
+    """Time rounds of some clients in each way to convolve, or in the one whose algorithms cuDNN has ``timed``."""
     how = timed and f", cudnn.benchmark{of_way(timed)}"
     for precision in PRECISIONS[case.device]:
         changed, ways = case.changed(clients=clients, precision=precision), [timed] if timed else ways_of(case)
@@ -197,8 +198,8 @@ def stacked(case: Case, way: str, *, graph: bool = True) -> FederatedTrainer:
 def rounds(case: Case, ways: Sequence[str], *, cudnn_benchmark: bool = False) -> list[Row]:
     """Time single kernels, one graph a round with each of these ways, and two careful plain loops, in turns.
 
-    ``cudnn.benchmark`` is a property of the process: cuDNN keeps one algorithm for each shape, which streamed
-    convolutions and the plain loop share, whoever called it first and with which setting.
+    ``cudnn.benchmark`` is a property of the process: cuDNN keeps one algorithm for each shape, chosen at
+    the first call. Streamed convolutions and the plain loop have the same shapes, so they share it.
 
     Returns:
         Each way's seconds a round; how many times as fast it is as the faster plain loop of the same turn; and how far
@@ -241,13 +242,8 @@ def warnings_of(name: str, problems: dict[str, str]) -> Iterator[None]:
         def emit(self, record: logging.LogRecord) -> None:
             problems[name] = record.getMessage()
 
-    handler = Noting(logging.WARNING)
-    logger = logging.getLogger("flbench")
-    logger.addHandler(handler)
-    try:
+    with logging_to(Noting(logging.WARNING)):
         yield
-    finally:
-        logger.removeHandler(handler)
 
 
 def distance(one: Tree, other: Tree) -> float:
@@ -375,7 +371,7 @@ def marked_tests(root: Path, deadline: float, *, processes: int = PROCESSES) -> 
 
 
 def limited(seconds: float, deadline: float) -> float:
-    """Return how many of so many seconds a program may take.
+    """Return the seconds that a program may take: ``seconds``, or what is left before the deadline.
 
     Raises:
         Skipped: so few are left that starting it is not worth it.

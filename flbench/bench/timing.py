@@ -140,7 +140,7 @@ def seeds_of(experiment: Federated, runs: int) -> list[Federated]:
 
 
 def plain_loops(experiment: Federated, data: Data, device: str, threads: int) -> list[Variant]:
-    """Return the rounds of both plain loops, with so many threads of torch."""
+    """Return the rounds of both plain loops; ``threads`` are those of torch."""
     loops = {
         PLAIN: PlainLoop(experiment, data, device),
         CHANNELS_LAST: PlainLoop(experiment, data, device, fused=True, memory_format=torch.channels_last),

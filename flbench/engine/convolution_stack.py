@@ -169,7 +169,7 @@ class ConvolutionStack:
     def _of_norm(
         self, layer: Convolution, part: np.ndarray, clients: int, vectors: int, elements: int
     ) -> dict[Part, Tensor]:
-        """Declare a normalization of so many elements, and return its memory."""
+        """Declare the normalization of a layer with ``elements`` outputs a sample, and return its memory."""
         norm = cast(NativeNorm, layer.norm)
         part[Part.NORM], part[Part.RELU_FIRST], part[Part.CENTRED] = norm.kind, layer.relu_first, norm.centred
         part[Part.GROUPS] = norm.groups

@@ -59,6 +59,6 @@ def speeds() -> dict[Kind, Speeds]:
 
 
 def stack_is_faster(network: nn.Module, flops: float, batch_size: int) -> bool:
-    """Return whether the stack is the faster one for a network with so many operations in a sample's forward pass."""
+    """Return whether the stack is the faster one; ``flops`` are those of the network's forward pass on one sample."""
     own = speeds()[kind_of(network)]
     return flops <= own.flops[-1] and own.at(flops, batch_size) > 1

@@ -153,7 +153,7 @@ def _windows(x_NBHWC: Tensor, kernel: Sequence[int], stride: Pair) -> Tensor:
 
 
 def _padded(x_NBHWC: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor:
-    """Return images with so many rows and columns of zeros around; negative numbers are cut off."""
+    """Return images with (rows, columns) of zeros ``before`` and ``after`` them; negative numbers cut pixels off."""
     pads = (0, 0, before[1], after[1], before[0], after[0])
     return F.pad(x_NBHWC, pads) if any(pads) else x_NBHWC
 

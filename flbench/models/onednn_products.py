@@ -53,7 +53,7 @@ def has_large_products(network: nn.Module, image: Shape, batch_size: int) -> boo
 
 
 class _Products(TorchFunctionMode):
-    """Calls of ``F.linear`` in float32 with at least so many operations, by oneDNN; ``computed`` counts them.
+    """Calls of ``F.linear`` in float32 with at least ``least_flops`` by oneDNN; ``computed`` counts them.
 
     A mode belongs to the thread that has entered it.
     """
