@@ -325,7 +325,7 @@ class Watch:
             if self._races is None or seen.outcome == "diverged":
                 return seen
             return replace(seen, waits=self._races.may_go_on(index), dropped=self._races.standing(index).dropped)
-        attempt = run.attempts()[-1]
+        attempt = run.last_attempt()
         record = attempt.last_record() or {}
         # The count never decreases: a new attempt has no records until it has copied those of the previous one.
         begins_again = state.status == "pending" and not attempt.may_continue(request.plugins)

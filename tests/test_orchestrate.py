@@ -11,13 +11,13 @@ import pytest
 
 from flbench.cli.sweep_run import leaderboard
 from flbench.config import Experiment, parse_experiment
-from flbench.errors import UserError
+from flbench.errors import StoreUnusable, UserError
 from flbench.launch import WorkersCrash
 from flbench.launch.inline import InlineLauncher
 from flbench.orchestrate import Orchestrator
 from flbench.progress import Progress, RunSnapshot, Watch
 from flbench.run_names import common_fields, label
-from flbench.store import Entry, Heartbeat, Lease, RunState, Store
+from flbench.store import Entry, Heartbeat, Lease, RunDir, RunRequest, RunState, Store
 from flbench.store.attempts import ending
 from flbench.worker import Options
 from tests.faults.stub import FAULTS, OneByOne, execute, experiments, orchestrate, undisturbed
@@ -297,6 +297,22 @@ def test_progress_counts_rounds_and_never_decreases(store: Store) -> None:
     attempt.end("interrupted")
     assert store.claim(plan[0], Lease.here()) is not None  # the new attempt has not copied the metrics yet
     assert watch.update().rounds_done == 10
+
+
+def test_a_store_that_is_moved_between_two_reads_of_a_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = experiments(1)
+    claim(store, plan[0])
+    of_run = RunDir.state
+
+    def state_then_moved(self: RunDir, request: RunRequest) -> RunState:
+        found = of_run(self, request)
+        store.root.rename(store.root.with_name("moved"))
+        return found
+
+    watch = Watch(store, [Entry.of(one) for one in plan], max_attempts=3)
+    monkeypatch.setattr(RunDir, "state", state_then_moved)
+    with pytest.raises(StoreUnusable, match="deleted or moved"), store.usable():
+        watch.update()
 
 
 def test_speed_and_remaining_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

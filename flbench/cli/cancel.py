@@ -68,7 +68,7 @@ def cancel_run(store: Store, entry: Entry) -> Literal["cancelled", "stopping", "
         if state.status == "done":
             return "done"
         if state.status == "running":
-            CancelMark(run.attempts()[-1].path).put("flbench cancel")
+            CancelMark(run.last_attempt().path).put("flbench cancel")
             return "stopping"
         if not state.claimable() or (state.status != "pending" and not store.live_workers()):
             return "not running"

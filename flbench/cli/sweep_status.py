@@ -81,7 +81,7 @@ class SweepStatus:
         self.progress: Progress = watch.update(workers)
         self.running: list[Running] = []
         for seen in self.progress.active:
-            lease = store.run(seen.run_id).attempts()[-1].lease()
+            lease = store.run(seen.run_id).last_attempt().lease()
             age = None if lease is None else store.liveness.heartbeat_age(lease)
             self.running.append(Running(seen, lease, age))
         self.failures = watch.failures()

@@ -85,6 +85,12 @@ class RunDir:
             if is_number(name)
         ]
 
+    def last_attempt(self) -> AttemptDir:
+        """Return the newest attempt; raises FileNotFoundError where the run or its store was removed meanwhile."""
+        if not (attempts := self.attempts()):
+            raise FileNotFoundError(self.path / "attempts")
+        return attempts[-1]
+
     def results(self) -> list[Result]:
         """Return every sound result, fewest rounds first; move damaged ones to quarantine, with a warning."""
         found = []

@@ -223,7 +223,7 @@ class Mirror:
             before, count = self._live.setdefault(run.run_id, (now, -1))
             if not self._target.live or now - before < LIVE_PERIOD:
                 return None
-            records = run.attempts()[-1].records()
+            records = run.last_attempt().records()
             self._live[run.run_id] = now, len(records)
             view = running_view(run, sweeps, state, requested.rounds)
             return None if view is None or len(records) == count else (view, lambda: records)
