@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flbench.engine.dense_stack import DenseLayer, DenseStack, Target
+from flbench.engine.half_passes import HalfPasses
 from flbench.engine.hooks import TERMS, LiftedHooks, derives_terms, mean_over_batch, own_hooks
 from flbench.engine.native_stack import NativeMlp, NativeStack
 from flbench.methods.base import Batch, Method, Outputs, Tree
@@ -28,7 +29,7 @@ class Passes:
 
     ``dense`` are the layers of a stack whose backward pass is derived by hand; None: autograd derives it. ``mask_keys``
     are the places of the keys of masks, each with a number of the layer. ``native`` computes the passes of these layers
-    by compiled functions; None: torch does.
+    by compiled functions; None: torch does. ``half`` are the passes in bfloat16 that are derived by hand.
     """
 
     network: nn.Module
@@ -36,6 +37,7 @@ class Passes:
     dense: Sequence[DenseLayer] | None = None
     mask_keys: Mapping[str, int] = field(default_factory=dict)
     native: NativeMlp | None = None
+    half: HalfPasses | None = None
 
 
 class Gradient(Protocol):
@@ -65,6 +67,8 @@ def rounds_by_hand(method: type[Method]) -> bool:
 def gradient_of(passes: Passes, lifted: LiftedHooks, autocast: torch.dtype | None) -> Gradient:
     """Return the fastest way to compute the gradient; ``autocast`` is the dtype of mixed precision, or None."""
     if autocast is not None or (passes.dense is None and passes.native is None):  # as ``StackedExecutor.by_hand`` says
+        if passes.half is not None and autocast == torch.bfloat16 and not lifted.has_terms:
+            return InHalf(passes, passes.half, lifted)
         return ByAutograd(passes, lifted, autocast)
     return ByHand(passes.dense or (), passes.native, lifted)
 
@@ -95,6 +99,27 @@ class ByAutograd:
 
     def losses(self, notes: Sequence[Tensor]) -> Sequence[Tensor]:
         return notes
+
+
+class InHalf(ByAutograd):
+    """For one client in bfloat16, with autograd's bits: its network by hand, and the cross-entropy by autograd."""
+
+    def __init__(self, passes: Passes, half: HalfPasses, lifted: LiftedHooks) -> None:
+        super().__init__(passes, lifted, torch.bfloat16)
+        self._half = half
+
+    def __call__(
+        self, params: Tree, buffers: Tree, images: Tensor, target: Target, taught: Mapping[str, Outputs]
+    ) -> tuple[Tensor, Tree]:
+        if params.keys() != self._half.names or not images.is_cpu:  # some weights are frozen
+            return super().__call__(params, buffers, images, target, taught)
+        features, logits, pulls = self._half.forward(params, images)
+        logits.requires_grad_()
+        with torch.enable_grad():
+            loss, objective = self._lifted.loss_terms(params, target, features, logits, taught)
+        (of_logits,) = torch.autograd.grad(objective, logits)
+        grads = self._half.backward(pulls, of_logits)
+        return loss.detach(), {name: grads[name] for name in params}
 
 
 class ByHand:

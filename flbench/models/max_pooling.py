@@ -8,7 +8,8 @@ Shape suffixes: B batch, C channels, H, W pixels, h, w pixels after the pooling.
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 from flbench.native.build import Native, native
 from flbench.native.pooling_layout import LANES, Number
 
+_aten = torch.ops.aten
 _LAST = torch.channels_last
 _DTYPES = (torch.float32, torch.bfloat16)
 
@@ -32,6 +34,24 @@ def max_pool(x_BCHW: Tensor, size: int) -> Tensor:
         return torch.max_pool2d(x_BCHW, size)
     maxima: Tensor = _Maxima.apply(x_BCHW, *compiled)
     return maxima
+
+
+def maxima_of(x_BCHW: Tensor, size: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return the same without a graph, and a function from the gradient of the maxima to that of the images."""
+    compiled = _compiled() if _fits(x_BCHW, size) else None
+    if compiled is not None:
+        maxima, places = _maxima(compiled[0], x_BCHW)
+        return maxima, partial(_of_images, compiled[1], places)
+    window, none = [size, size], [0, 0]
+    maxima, chosen = _aten.max_pool2d_with_indices(x_BCHW, window)
+
+    def of_images(gradient: Tensor) -> Tensor:
+        out: Tensor = _aten.max_pool2d_with_indices_backward(
+            gradient, x_BCHW, window, window, none, [1, 1], False, chosen
+        )
+        return out
+
+    return maxima, of_images
 
 
 def _fits(x: Tensor, size: int) -> bool:
@@ -51,11 +71,7 @@ class _Maxima(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward: Native, backward: Native) -> Tensor:
-        batch, channels, rows, columns = x.shape
-        shape = batch, channels, rows // 2, columns // 2
-        maxima = torch.empty(shape, dtype=x.dtype, memory_format=_LAST)
-        places = torch.empty(shape, dtype=torch.uint8, memory_format=_LAST)
-        _call(forward, x, maxima, places)
+        maxima, places = _maxima(forward, x)
         ctx.backward_pass = backward
         ctx.save_for_backward(places)
         return maxima
@@ -65,10 +81,7 @@ class _Maxima(torch.autograd.Function):
         (places,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # this gradient is differentiated again
             return slow_gradient(gradient, places), None, None
-        batch, channels, rows, columns = places.shape
-        of_x = torch.empty((batch, channels, 2 * rows, 2 * columns), dtype=gradient.dtype, memory_format=_LAST)
-        _call(ctx.backward_pass, of_x, gradient.contiguous(memory_format=_LAST), places)
-        return of_x, None, None
+        return _of_images(ctx.backward_pass, places, gradient), None, None
 
 
 def slow_gradient(gradient_BChw: Tensor, places_BChw: Tensor) -> Tensor:
@@ -76,6 +89,23 @@ def slow_gradient(gradient_BChw: Tensor, places_BChw: Tensor) -> Tensor:
     pixels = [torch.where(places_BChw == place, gradient_BChw, 0) for place in range(4)]
     rows = [torch.stack(pair, -1).flatten(-2) for pair in (pixels[:2], pixels[2:])]
     return torch.stack(rows, -2).flatten(-3, -2)
+
+
+def _maxima(forward: Native, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Maxima and their places."""
+    batch, channels, rows, columns = x.shape
+    shape = batch, channels, rows // 2, columns // 2
+    maxima = torch.empty(shape, dtype=x.dtype, memory_format=_LAST)
+    places = torch.empty(shape, dtype=torch.uint8, memory_format=_LAST)
+    _call(forward, x, maxima, places)
+    return maxima, places
+
+
+def _of_images(backward: Native, places: Tensor, gradient: Tensor) -> Tensor:
+    batch, channels, rows, columns = places.shape
+    of_x = torch.empty((batch, channels, 2 * rows, 2 * columns), dtype=gradient.dtype, memory_format=_LAST)
+    _call(backward, of_x, gradient.contiguous(memory_format=_LAST), places)
+    return of_x
 
 
 def _call(function: Native, x: Tensor, y: Tensor, places: Tensor) -> None:
