@@ -5,7 +5,7 @@ Shape suffixes: N clients (absent for one), B batch, Y classes, D features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -40,6 +40,10 @@ class Passes:
     half: HalfPasses | None = None
 
 
+#: Passes that are derived by hand, all with the interface of ``DenseStack``.
+Derived = DenseStack | NativeStack | HalfPasses
+
+
 class Gradient(Protocol):
     """The passes of a round's local steps, called without torch's gradient."""
 
@@ -68,9 +72,11 @@ def gradient_of(passes: Passes, lifted: LiftedHooks, autocast: torch.dtype | Non
     """Return the fastest way to compute the gradient; ``autocast`` is the dtype of mixed precision, or None."""
     if autocast is not None or (passes.dense is None and passes.native is None):  # as ``StackedExecutor.by_hand`` says
         if passes.half is not None and autocast == torch.bfloat16 and not lifted.has_terms:
-            return InHalf(passes, passes.half, lifted)
+            half = passes.half
+            return ByHand(lambda: half, (), lifted)
         return ByAutograd(passes, lifted, autocast)
-    return ByHand(passes.dense or (), passes.native, lifted)
+    native, dense = passes.native, passes.dense or ()
+    return ByHand(lambda: DenseStack(dense) if native is None else NativeStack(native), dense, lifted)
 
 
 class ByAutograd:
@@ -101,34 +107,14 @@ class ByAutograd:
         return notes
 
 
-class InHalf(ByAutograd):
-    """For one client in bfloat16, with autograd's bits: its network by hand, and the cross-entropy by autograd."""
-
-    def __init__(self, passes: Passes, half: HalfPasses, lifted: LiftedHooks) -> None:
-        super().__init__(passes, lifted, torch.bfloat16)
-        self._half = half
-
-    def __call__(
-        self, params: Tree, buffers: Tree, images: Tensor, target: Target, taught: Mapping[str, Outputs]
-    ) -> tuple[Tensor, Tree]:
-        if params.keys() != self._half.names or not images.is_cpu:  # some weights are frozen
-            return super().__call__(params, buffers, images, target, taught)
-        features, logits, pulls = self._half.forward(params, images)
-        logits.requires_grad_()
-        with torch.enable_grad():
-            loss, objective = self._lifted.loss_terms(params, target, features, logits, taught)
-        (of_logits,) = torch.autograd.grad(objective, logits)
-        grads = self._half.backward(pulls, of_logits)
-        return loss.detach(), {name: grads[name] for name in params}
-
-
 class ByHand:
-    """For stacks of multi-layer perceptrons: the network's passes are derived, and the method's terms by autograd."""
+    """For networks whose passes are derived: stacks of multi-layer perceptrons, one client in bfloat16; else autograd.
 
-    def __init__(self, layers: Sequence[DenseLayer], native: NativeMlp | None, lifted: LiftedHooks) -> None:
-        def stack() -> DenseStack | NativeStack:
-            return DenseStack(layers) if native is None else NativeStack(native)
+    The method's terms are derived by autograd where the method does not.
+    """
 
+    def __init__(self, stack: Callable[[], Derived], layers: Sequence[DenseLayer], lifted: LiftedHooks) -> None:
+        """``stack`` returns the passes of a network with these layers, or of one without normalizations."""
         self._lifted, self._stack = lifted, stack()
         self._teachers = {name: stack() for name in lifted.teachers}
         #: The layers that differ in evaluation mode; to switch the whole network takes longer than a teacher's pass.

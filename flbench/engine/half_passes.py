@@ -1,20 +1,22 @@
 """Both passes of one client's network in bfloat16 on a CPU, by hand, with the bits of autograd under autocast.
 
-The slow twin is ``gradients.ByAutograd``, whose graph and casts take about a tenth of the CNN's local step.
+The slow twin is ``gradients.ByAutograd``, whose graph and casts take a tenth of the CNN's local step.
 
-Shape suffixes: B batch.
+Shape suffixes: B batch, D features, Y classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from flbench.engine.dense_stack import Target, log_softmax_gradient
 from flbench.methods.base import Tree
+from flbench.models.frozen import frozen_names
 from flbench.models.layers import Conv, Dense, Flatten, Pool, PooledConv, Relu
 from flbench.models.max_pooling import maxima_of
 from flbench.models.network import Network
@@ -22,51 +24,71 @@ from flbench.models.network import Network
 #: Return the gradients of a layer's input and weight from that of its output; the first only if it is asked for.
 Pull = Callable[[Tensor, bool], tuple[Tensor | None, Tensor | None]]
 
+#: From a layer's input and weight to its output.
+Step = Callable[[Tensor, Tensor | None], tuple[Tensor, Pull]]
+
 _aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
 class HalfPasses:
-    """A network of convolutions, pooling, ReLU and dense layers without biases; each with the name of its weight."""
+    """A network of convolutions, pooling, ReLU and dense layers without biases; each has one backward pass."""
 
-    layers: Sequence[tuple[str, nn.Module]]
-    names: frozenset[str]
+    def __init__(self, steps: Sequence[tuple[str, Step]]) -> None:
+        """``steps``: each with the name that its layer's weight has or would have."""
+        self._steps = steps
+        self._pulls: list[Pull] = []
 
     @classmethod
     def of(cls, network: nn.Module) -> HalfPasses | None:
-        """Return the passes of a network; None if it has other layers or biases."""
-        if type(network) is not Network or any(part is not None for part in _optional(network)):
+        """Return the passes of a network; None on a GPU, or if it has other layers, biases or frozen weights."""
+        if type(network) is not Network or frozen_names(network) or not next(network.parameters()).is_cpu:
             return None
-        layers = [(f"trunk.{path}.weight", layer) for path, layer in network.trunk.named_children()]
-        layers.append(("head.weight", network.head))
-        if not all(type(layer) in _FORWARD and _is_plain(layer) for _, layer in layers):
+        layers = [(f"trunk.{path}", layer) for path, layer in network.trunk.named_children()]
+        layers.append(("head", network.head))
+        behind = network.feature, network.projection, network.logits
+        if any(part is not None for part in behind) or not all(
+            type(layer) in _STEPS and _is_plain(layer) for _, layer in layers
+        ):
             return None
-        return cls(layers, frozenset(name for name, layer in layers if isinstance(layer, Conv | Dense)))
+        return cls(list(_steps(layers)))
 
-    def forward(self, params: Tree, images: Tensor) -> tuple[Tensor, Tensor, Sequence[Pull]]:
-        """Return features and logits of a batch, and what ``backward`` needs of each layer."""
+    def forward(self, params: Tree, buffers: Tree, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features_BD and logits_BY in float32."""
         features = x = images.to(torch.bfloat16)
-        pulls: list[Pull] = []
-        for name, layer in self.layers:
-            features, weight = x, params[name].to(torch.bfloat16) if name in self.names else None
-            x, pull = _FORWARD[type(layer)](layer, x, weight)
-            pulls.append(pull)
-        return features, x, pulls
+        self._pulls.clear()
+        for name, step in self._steps:
+            features, weight = x, params[name].to(torch.bfloat16) if name in params else None
+            x, pull = step(x, weight)
+            self._pulls.append(pull)
+        return features.float(), x.float()
 
-    def backward(self, pulls: Sequence[Pull], gradient: Tensor) -> Tree:
-        """Return the gradient of all weights from that of the logits."""
-        grads: Tree = {}
-        for number, ((name, _), pull) in reversed(list(enumerate(zip(self.layers, pulls, strict=True)))):
-            of_x, of_weight = pull(gradient, number > 0)
+    def cross_entropy(self, logits: Tensor, target: Target) -> tuple[Tensor, Tensor]:
+        """Return the mean cross-entropy, 0-d, and its gradient by the logits."""
+        log_p_1YB, labels_11B = torch.log_softmax(logits.mT.unsqueeze(0), 1), target[0].view(1, 1, -1)
+        loss = log_p_1YB.gather(1, labels_11B).neg().mean()
+        return loss, log_softmax_gradient(log_p_1YB, labels_11B, None).squeeze(0).mT
+
+    def backward(self, params: Tree, of_logits: Tensor | None, of_features: Tensor | None = None) -> Tree:
+        """Return the gradient of all parameters from that of the logits, which alone enter the loss."""
+        assert of_logits is not None and of_features is None
+        gradient, grads = of_logits.to(torch.bfloat16), dict.fromkeys(params, of_logits)
+        for name, _ in reversed(self._steps):
+            of_x, of_weight = self._pulls.pop()(gradient, len(self._pulls) > 0)
             if of_weight is not None:
                 grads[name] = of_weight.float()
-            if of_x is not None:
-                gradient = of_x
+            gradient = gradient if of_x is None else of_x
         return grads
 
 
-def _optional(network: Network) -> tuple[nn.Module | None, ...]:
-    return network.feature, network.projection, network.logits
+def _steps(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, Step]]:
+    """Yield the name of each layer's weight, and its step; pooling and a ReLU after it are one."""
+    afters = [*(layer for _, layer in layers[1:]), None]
+    pooled = False
+    for (path, layer), after in zip(layers, afters, strict=True):
+        if not (pooled and isinstance(layer, Relu)):
+            options = {"relu": isinstance(after, Relu)} if isinstance(layer, Pool) else {}
+            yield f"{path}.weight", partial(_STEPS[type(layer)], layer, **options)
+        pooled = isinstance(layer, Pool)
 
 
 def _is_plain(layer: nn.Module) -> bool:
@@ -85,8 +107,8 @@ def _conv(layer: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, Pull]:
     return torch.conv2d(x, weight, None, stride, padding), pull
 
 
-def _pool(layer: Any, x: Tensor, weight: None) -> tuple[Tensor, Pull]:
-    maxima, of_images = maxima_of(x, layer.size)
+def _pool(layer: Any, x: Tensor, weight: None, *, relu: bool) -> tuple[Tensor, Pull]:
+    maxima, of_images = maxima_of(x, layer.size, relu=relu)
     return maxima, lambda gradient, _: (of_images(gradient), None)
 
 
@@ -108,19 +130,10 @@ def _dense(layer: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, Pull]:
 
 def _pooled_conv(layer: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, Pull]:
     pixels, of_pixels = _conv(layer, x, weight)
-    maxima, of_maxima = _pool(layer.pool, pixels, None)
-    out, of_out = _relu(layer, maxima, None)
-
-    def pull(gradient: Tensor, wanted: bool) -> tuple[Tensor | None, Tensor | None]:
-        for later in (of_out, of_maxima):
-            found = later(gradient, True)[0]
-            assert found is not None
-            gradient = found
-        return of_pixels(gradient, wanted)
-
-    return out, pull
+    maxima, of_maxima = maxima_of(pixels, layer.pool.size, relu=True)
+    return maxima, lambda gradient, wanted: of_pixels(of_maxima(gradient), wanted)
 
 
-_FORWARD: dict[type[nn.Module], Callable[..., tuple[Tensor, Pull]]] = {
+_STEPS: dict[type[nn.Module], Callable[..., tuple[Tensor, Pull]]] = {
     Conv: _conv, Dense: _dense, Flatten: _flatten, Pool: _pool, PooledConv: _pooled_conv, Relu: _relu,
 }  # fmt: skip

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from flbench.native.build import Native, native
-from flbench.native.pooling_layout import LANES, Number
+from flbench.native.convolution_layout import LANES, Pooling
 
 _aten = torch.ops.aten
 _LAST = torch.channels_last
@@ -36,16 +36,19 @@ def max_pool(x_BCHW: Tensor, size: int) -> Tensor:
     return maxima
 
 
-def maxima_of(x_BCHW: Tensor, size: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Return the same without a graph, and a function from the gradient of the maxima to that of the images."""
+def maxima_of(x_BCHW: Tensor, size: int, *, relu: bool) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return the same, perhaps after ReLU, without a graph, and a function from its gradient to that of the images."""
     compiled = _compiled() if _fits(x_BCHW, size) else None
     if compiled is not None:
-        maxima, places = _maxima(compiled[0], x_BCHW)
+        maxima, places = _maxima(compiled[0], x_BCHW, relu=relu)
         return maxima, partial(_of_images, compiled[1], places)
     window, none = [size, size], [0, 0]
     maxima, chosen = _aten.max_pool2d_with_indices(x_BCHW, window)
+    if relu:
+        maxima.relu_()
 
     def of_images(gradient: Tensor) -> Tensor:
+        gradient = _aten.threshold_backward(gradient, maxima, 0) if relu else gradient
         out: Tensor = _aten.max_pool2d_with_indices_backward(
             gradient, x_BCHW, window, window, none, [1, 1], False, chosen
         )
@@ -71,7 +74,7 @@ class _Maxima(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward: Native, backward: Native) -> Tensor:
-        maxima, places = _maxima(forward, x)
+        maxima, places = _maxima(forward, x, relu=False)
         ctx.backward_pass = backward
         ctx.save_for_backward(places)
         return maxima
@@ -91,13 +94,13 @@ def slow_gradient(gradient_BChw: Tensor, places_BChw: Tensor) -> Tensor:
     return torch.stack(rows, -2).flatten(-3, -2)
 
 
-def _maxima(forward: Native, x: Tensor) -> tuple[Tensor, Tensor]:
+def _maxima(forward: Native, x: Tensor, *, relu: bool) -> tuple[Tensor, Tensor]:
     """Maxima and their places."""
     batch, channels, rows, columns = x.shape
     shape = batch, channels, rows // 2, columns // 2
     maxima = torch.empty(shape, dtype=x.dtype, memory_format=_LAST)
     places = torch.empty(shape, dtype=torch.uint8, memory_format=_LAST)
-    _call(forward, x, maxima, places)
+    _call(forward, x, maxima, places, relu=relu)
     return maxima, places
 
 
@@ -108,10 +111,10 @@ def _of_images(backward: Native, places: Tensor, gradient: Tensor) -> Tensor:
     return of_x
 
 
-def _call(function: Native, x: Tensor, y: Tensor, places: Tensor) -> None:
+def _call(function: Native, x: Tensor, y: Tensor, places: Tensor, *, relu: bool = False) -> None:
     batch, channels, rows, columns = y.shape
-    numbers = np.empty(len(Number), np.int64)
-    numbers[Number.X], numbers[Number.Y], numbers[Number.PLACES] = x.data_ptr(), y.data_ptr(), places.data_ptr()
-    numbers[Number.ROWS], numbers[Number.COLUMNS], numbers[Number.CHANNELS] = batch * rows, columns, channels
-    numbers[Number.BYTES] = x.element_size()
+    numbers = np.empty(len(Pooling), np.int64)
+    numbers[Pooling.X], numbers[Pooling.Y], numbers[Pooling.PLACES] = x.data_ptr(), y.data_ptr(), places.data_ptr()
+    numbers[Pooling.ROWS], numbers[Pooling.COLUMNS], numbers[Pooling.CHANNELS] = batch * rows, columns, channels
+    numbers[Pooling.BYTES], numbers[Pooling.RELU] = x.element_size(), relu
     function(numbers.ctypes.data)

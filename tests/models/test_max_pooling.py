@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flbench.models import max_pooling
 from flbench.models.layers import Pool
-from flbench.models.max_pooling import max_pool, slow_gradient
+from flbench.models.max_pooling import max_pool, maxima_of, slow_gradient
 
 pytest.importorskip("numba")
 
@@ -42,6 +42,21 @@ def test_has_the_bits_of_torch(dtype: torch.dtype, shape: tuple[int, ...]) -> No
     for towards in (gradient, gradient.contiguous(memory_format=torch.channels_last)):
         own, torchs = (torch.autograd.grad(out, x, towards, retain_graph=True)[0] for out in (found, expected))
         assert own.stride() == torchs.stride() and equal_bits(own, torchs)
+
+
+@pytest.mark.parametrize("dtype", BITS)
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("relu", [False, True])
+def test_has_the_bits_of_torch_without_a_graph_and_with_relu(dtype: torch.dtype, size: int, relu: bool) -> None:
+    """Windows of 3 by 3 are left to torch."""
+    x = images(dtype, 3, 32, 6, 12)
+    expected = torch.max_pool2d(x, size)
+    expected = expected.relu() if relu else expected
+    found, of_images = maxima_of(x.detach(), size, relu=relu)
+    assert found.stride() == expected.stride() and equal_bits(found, expected)
+    towards = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    towards[0, 1] = float("nan")
+    assert equal_bits(of_images(towards), torch.autograd.grad(expected, x, towards)[0])
 
 
 @pytest.mark.parametrize("dtype", BITS)
