@@ -8,11 +8,11 @@ Shape suffixes: B batch, C channels, H, W pixels, h, w pixels after the pooling.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from flbench.native.convolution_layout import LANES, Pooling
 _aten = torch.ops.aten
 _LAST = torch.channels_last
 _DTYPES = (torch.float32, torch.bfloat16)
+_Numbers = ctypes.c_int64 * len(Pooling)
 
 
 def max_pool(x_BCHW: Tensor, size: int) -> Tensor:
@@ -113,8 +114,15 @@ def _of_images(backward: Native, places: Tensor, gradient: Tensor) -> Tensor:
 
 def _call(function: Native, x: Tensor, y: Tensor, places: Tensor, *, relu: bool = False) -> None:
     batch, channels, rows, columns = y.shape
-    numbers = np.empty(len(Pooling), np.int64)
-    numbers[Pooling.X], numbers[Pooling.Y], numbers[Pooling.PLACES] = x.data_ptr(), y.data_ptr(), places.data_ptr()
-    numbers[Pooling.ROWS], numbers[Pooling.COLUMNS], numbers[Pooling.CHANNELS] = batch * rows, columns, channels
-    numbers[Pooling.BYTES], numbers[Pooling.RELU] = x.element_size(), relu
-    function(numbers.ctypes.data)
+    values = {
+        Pooling.X: x.data_ptr(),
+        Pooling.Y: y.data_ptr(),
+        Pooling.PLACES: places.data_ptr(),
+        Pooling.ROWS: batch * rows,
+        Pooling.COLUMNS: columns,
+        Pooling.CHANNELS: channels,
+        Pooling.BYTES: x.element_size(),
+        Pooling.RELU: relu,
+    }
+    numbers = _Numbers(*map(values.__getitem__, Pooling))
+    function(ctypes.addressof(numbers))
