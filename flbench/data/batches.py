@@ -7,8 +7,6 @@ Shape suffixes: E local steps, B batch, M samples, C channels, H, W pixels.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -103,15 +101,9 @@ def draw_crops(samples: int, *, seed: int, client: int, round: int) -> Rows:
 
 def crop_and_flip(images_MCHW: Tensor, crops_M3: Tensor) -> Tensor:
     """Zero-pad by CROP_PADDING, crop to the original size at each sample's offset, and mirror; any dtype."""
-    samples, channels, height, width = images_MCHW.shape
-    padded = torch.nn.functional.pad(images_MCHW.contiguous(), (CROP_PADDING,) * 4)
-    both = torch.stack((padded, padded.flip(-1)))  # a mirrored crop is a crop of the mirrored image
-    mirrored_M, top_M, left_M = crops_M3.unbind(1)
-    left_M = torch.where(mirrored_M > 0, padded.numel() + 2 * CROP_PADDING - left_M, left_M)
-    of_sample, of_channel, of_row, _ = padded.stride()
-    count = partial(torch.arange, device=images_MCHW.device)
-    first_M = left_M + of_row * top_M + of_sample * count(samples)
-    rows_CH = of_channel * count(channels)[:, None] + of_row * count(height)
-    # Rows of pixels are copied whole: to index each pixel takes three times as long.
-    rows = both.view(-1).unfold(0, width, 1).index_select(0, (first_M[:, None, None] + rows_CH).flatten())
-    return rows.view(images_MCHW.shape)
+    height, width = images_MCHW.shape[-2:]
+    padded = torch.nn.functional.pad(images_MCHW, (CROP_PADDING,) * 4)
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view (M, C, 9, 9, H, W)
+    samples = torch.arange(len(images_MCHW), device=images_MCHW.device)
+    cropped = windows[samples, :, crops_M3[:, 1], crops_M3[:, 2]]
+    return torch.where((crops_M3[:, 0] > 0)[:, None, None, None], cropped.flip(-1), cropped)
