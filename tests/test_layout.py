@@ -22,7 +22,7 @@ ROOMS = [
     "tracking", "planning", "pretrained", "exchange", "launchers", "orchestrate", "notebook", "progress", "run_names",
     "sweeps", "launch", "worker", "slurm", "testing", "bench", "embedding",
     "training_problem", "trained", "execution", "execution_types", "studies", "probes", "fisher", "theory", "engine",
-    "native", "methods", "metrics", "models", "checkpoints", "run_sources",
+    "methods", "metrics", "models", "native", "checkpoints", "run_sources",
     "data", "store", "halving", "config", "registry", "references", "metric_specs", "discovery", "plugin_files",
     "messages", "tensor_streams", "streams", "codes", "sums", "choices", "errors", "parquet_files", "regular",
     "literal",

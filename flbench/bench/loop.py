@@ -17,7 +17,7 @@ from flbench.data.shards import shards_of
 from flbench.engine.device_data import as_input, normalization
 from flbench.engine.local_steps import local_steps
 from flbench.engine.setup import make_network
-from flbench.models.layers import PooledConv
+from flbench.models.layers import Pool, PooledConv
 
 #: Endless batches of images and labels, in a new order after every pass.
 Batches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
@@ -79,6 +79,8 @@ class PlainLoop:
         for layer in self.network.modules():
             if isinstance(layer, PooledConv):
                 layer.by_hand = False  # autograd, without the gradient that flbench derives
+            if isinstance(layer, Pool):
+                layer.compiled = False
         self._parameters = list(self.network.parameters())
         statistics = [buffer for buffer in self.network.buffers() if buffer.is_floating_point()]
         self._averaged: list[Tensor] = [*self._parameters, *statistics]

@@ -29,6 +29,7 @@ from flbench.engine.cuda_graph import GraphedFunction, Recorder, Trial
 from flbench.engine.dense_stack import dense_layers
 from flbench.engine.device_data import STAY, LeavingBatches
 from flbench.engine.gradients import Passes, autocast
+from flbench.engine.half_passes import HalfPasses
 from flbench.engine.local import local_train, with_twin
 from flbench.engine.native_stack import NativeMlp
 from flbench.errors import out_of_memory
@@ -102,7 +103,8 @@ class LoopExecutor:
         for network in networks:
             forward = pure_forward(network)
             forward = multiplied_by_onednn(forward) if onednn else forward
-            self._idle.put(Passes(network, forward, mask_keys=mask_keys(network)))
+            half = None if autocast is None else HalfPasses.of(network)
+            self._idle.put(Passes(network, forward, mask_keys=mask_keys(network), half=half))
         self._ahead = 2 * len(networks)
         self._autocast = autocast
         self._pool = ThreadPoolExecutor(len(networks), "clients", initializer=torch.set_num_threads, initargs=(1,))

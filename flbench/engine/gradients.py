@@ -5,7 +5,7 @@ Shape suffixes: N clients (absent for one), B batch, Y classes, D features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flbench.engine.dense_stack import DenseLayer, DenseStack, Target
+from flbench.engine.half_passes import HalfPasses
 from flbench.engine.hooks import TERMS, LiftedHooks, derives_terms, mean_over_batch, own_hooks
 from flbench.engine.native_stack import NativeMlp, NativeStack
 from flbench.methods.base import Batch, Method, Outputs, Tree
@@ -28,7 +29,7 @@ class Passes:
 
     ``dense`` are the layers of a stack whose backward pass is derived by hand; None: autograd derives it. ``mask_keys``
     are the places of the keys of masks, each with a number of the layer. ``native`` computes the passes of these layers
-    by compiled functions; None: torch does.
+    by compiled functions; None: torch does. ``half`` are the passes in bfloat16 that are derived by hand.
     """
 
     network: nn.Module
@@ -36,6 +37,11 @@ class Passes:
     dense: Sequence[DenseLayer] | None = None
     mask_keys: Mapping[str, int] = field(default_factory=dict)
     native: NativeMlp | None = None
+    half: HalfPasses | None = None
+
+
+#: Passes that are derived by hand, all with the interface of ``DenseStack``.
+Derived = DenseStack | NativeStack | HalfPasses
 
 
 class Gradient(Protocol):
@@ -65,8 +71,12 @@ def rounds_by_hand(method: type[Method]) -> bool:
 def gradient_of(passes: Passes, lifted: LiftedHooks, autocast: torch.dtype | None) -> Gradient:
     """Return the fastest way to compute the gradient; ``autocast`` is the dtype of mixed precision, or None."""
     if autocast is not None or (passes.dense is None and passes.native is None):  # as ``StackedExecutor.by_hand`` says
+        if passes.half is not None and autocast == torch.bfloat16 and not lifted.has_terms:
+            half = passes.half
+            return ByHand(lambda: half, (), lifted)
         return ByAutograd(passes, lifted, autocast)
-    return ByHand(passes.dense or (), passes.native, lifted)
+    native, dense = passes.native, passes.dense or ()
+    return ByHand(lambda: DenseStack(dense) if native is None else NativeStack(native), dense, lifted)
 
 
 class ByAutograd:
@@ -98,12 +108,13 @@ class ByAutograd:
 
 
 class ByHand:
-    """For stacks of multi-layer perceptrons: the network's passes are derived, and the method's terms by autograd."""
+    """For networks whose passes are derived: stacks of multi-layer perceptrons, one client in bfloat16; else autograd.
 
-    def __init__(self, layers: Sequence[DenseLayer], native: NativeMlp | None, lifted: LiftedHooks) -> None:
-        def stack() -> DenseStack | NativeStack:
-            return DenseStack(layers) if native is None else NativeStack(native)
+    The method's terms are derived by autograd where the method does not.
+    """
 
+    def __init__(self, stack: Callable[[], Derived], layers: Sequence[DenseLayer], lifted: LiftedHooks) -> None:
+        """``stack`` returns the passes of a network with these layers, or of one without normalizations."""
         self._lifted, self._stack = lifted, stack()
         self._teachers = {name: stack() for name in lifted.teachers}
         #: The layers that differ in evaluation mode; to switch the whole network takes longer than a teacher's pass.

@@ -87,6 +87,7 @@ class LiftedHooks:
             a constant.
         by_hand: whether the gradient of the penalty is derived by hand; ``loss_by_hand``: that of another data term
             than the mean cross-entropy.
+        has_terms: whether the loss is another one than the cross-entropy.
         own_loss: whether autograd derives the loss: it has a term without a gradient by hand, or other parameters.
     """
 
@@ -121,6 +122,7 @@ class LiftedHooks:
         self.changes_logits, self.by_hand = "logits" in self._own, "penalty_gradient" in self._own
         self.shifts_logits = method.shifts_logits
         self.loss_by_hand = "loss_gradient" in self._own
+        self.has_terms = bool(self._own & set(TERMS)) or bool(self._extra)
         self.own_loss = not derives_terms(type(method)) or bool(self._extra)
         self.teachers = self._teachers(start) if "teachers" in self._own else {}
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flbench.models.convolutions import CONVOLUTIONS, apart, beside, grouped, has_pixels_last
+from flbench.models.max_pooling import max_pool
 from flbench.models.narrow_convolutions import pooled_relu
 
 #: Layers with fewer outputs multiply weight by input: input by weight takes twice as long.
@@ -157,16 +158,20 @@ class Conv(nn.Conv2d, StackableLayer):
 
 
 class Pool(StackableLayer):
-    """Max-pooling with square windows of ``size`` side by side."""
+    """Max-pooling with square windows of ``size`` side by side.
+
+    Attributes:
+        compiled: whether one client on a CPU is trained by ``max_pooling`` and not by torch's functions.
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.size = size
+        self.size, self.compiled = size, True
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., H, W) to (..., H // size, W // size)."""
         if x.dim() == 4:
-            return torch.max_pool2d(x, self.size)
+            return max_pool(x, self.size) if self.compiled and self.training else torch.max_pool2d(x, self.size)
         if has_pixels_last(x) and x.stride(0) < x.stride(1):  # no copy of what a grouped convolution returned
             return apart(torch.max_pool2d(beside(x), self.size), len(x))
         return torch.unflatten(torch.max_pool2d(x.flatten(0, 1), self.size), 0, x.shape[:2])

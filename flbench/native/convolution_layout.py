@@ -1,4 +1,4 @@
-"""Where the functions of ``convolutions`` find their arguments: whole numbers of 64 bits, most of them addresses.
+"""Where ``convolutions`` and ``pooling`` find their arguments: whole numbers of 64 bits, most of them addresses.
 
 A normalization stands between the convolution and the pooling, before the ReLU or after it.
 
@@ -63,3 +63,16 @@ class Part(IntEnum):
     GAIN_PIXELS = 25  #: gains and shifts of a channel: 1, or one for each of its pixels (A * A)
     ACTIVATIONS = 26  #: address of what is normalized (O, A, A), a vector of samples each, for every vector
     STATISTICS = 27  #: address of the means, the factors and memory (GROUPS each), for every vector
+
+
+class Pooling(IntEnum):
+    """The numbers of ``pooling``, which computes ``LANES`` channels at once; images are (B, row, column, C)."""
+
+    X = 0  #: address of the images, or of the gradient of their pixels (B, 2h, 2w, C)
+    Y = 1  #: address of the maxima, or of their gradient (B, h, w, C)
+    PLACES = 2  #: address of the bytes that say which pixel of each window was the largest, 4: ReLU returned 0
+    ROWS = 3  #: B * h
+    COLUMNS = 4  #: w
+    CHANNELS = 5  #: C, a multiple of ``LANES``
+    BYTES = 6  #: of a pixel's channel: 4 for float32, 2 for bfloat16
+    RELU = 7  #: whether ReLU follows

@@ -23,7 +23,8 @@ from flbench.native.vectors import WIDTH, declared, load, spread, store
 CLIPPED = POOL**2
 
 _I8, _I64 = ir.IntType(8), ir.IntType(64)
-_PLACES = ir.VectorType(_I8, LANES)
+#: The bytes that say which pixel of each window was the largest.
+PLACES = ir.VectorType(_I8, LANES)
 _ZERO = ir.Constant(_VECTOR, [0.0] * LANES)
 
 #: Returns one factor of row or column ``i`` in a step.
@@ -47,11 +48,11 @@ def pooled_tile(rows: int) -> Any:
             row = _existing(at, rows, used)
             window = [at.mul(_I64(LANES), at.add(at.mul(_I64(j // POOL), side), _I64(j % POOL))) for j in range(4)]
             for i, sums in enumerate(_convolved(at, w, of_w, row, x, taps, window, steps)):
-                largest, place = _largest(at, sums)
+                largest, place = largest_of(at, sums)
                 largest = at.fadd(largest, spread(at, load(at, _after(at, bias, row[i])), _VECTOR))
                 largest, place = _clipped(at, largest, place)
                 store(at, largest, _after(at, y, at.mul(row[i], of_y)), None)
-                _store_places(at, place, at.add(places, at.mul(row[i], of_y)))
+                store_places(at, place, at.add(places, at.mul(row[i], of_y)))
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 11), code
@@ -155,11 +156,11 @@ def unpool(typing: Any, gradient: Any, places: Any, pixels: Any, side: Any, tota
     def code(context: Any, at: ir.IRBuilder, signature: Any, args: Any) -> Any:
         gradient, places, pixels, side, total = args
         of_maximum = load(at, gradient, _VECTOR)
-        place = at.load(at.inttoptr(places, _PLACES.as_pointer()), align=1)
+        place = load_places(at, places)
         for j in range(POOL**2):
-            there = at.select(at.icmp_signed("==", place, _all(j)), of_maximum, _ZERO)
+            there = at.select(at.icmp_signed("==", place, each_place(j)), of_maximum, _ZERO)
             store(at, there, _after(at, pixels, at.mul(side, _I64(j // POOL * LANES)), _I64(j % POOL * LANES)), None)
-        passed = at.select(at.icmp_signed("==", place, _all(CLIPPED)), _ZERO, of_maximum)
+        passed = at.select(at.icmp_signed("==", place, each_place(CLIPPED)), _ZERO, of_maximum)
         store(at, at.fadd(load(at, total, _VECTOR), passed), total, None)
         return context.get_dummy_value()
 
@@ -172,11 +173,11 @@ def pool(typing: Any, first: Any, second: Any, third: Any, fourth: Any, relu: An
 
     def code(context: Any, at: ir.IRBuilder, signature: Any, args: Any) -> Any:
         *window, relu, y, places = args
-        largest, place = _largest(at, window)
+        largest, place = largest_of(at, window)
         positive = zip(_clipped(at, largest, place), (largest, place), strict=True)
         largest, place = (at.select(at.icmp_signed("!=", relu, _I64(0)), *both) for both in positive)
         store(at, largest, y, None)
-        _store_places(at, place, places)
+        store_places(at, place, places)
         return context.get_dummy_value()
 
     return types.void(*[lanes] * 4, *[types.int64] * 3), code
@@ -188,8 +189,8 @@ def at_place(typing: Any, gradient: Any, places: Any, pixel: Any) -> Any:
 
     def code(context: Any, at: ir.IRBuilder, signature: Any, args: Any) -> Any:
         gradient, places, pixel = args
-        place = at.load(at.inttoptr(places, _PLACES.as_pointer()), align=1)
-        pixels = spread(at, at.trunc(pixel, _I8), _PLACES)
+        place = load_places(at, places)
+        pixels = spread(at, at.trunc(pixel, _I8), PLACES)
         return at.select(at.icmp_signed("==", place, pixels), gradient, _ZERO)
 
     return lanes(lanes, types.int64, types.int64), code
@@ -255,27 +256,34 @@ def _after(at: ir.IRBuilder, address: Any, *floats: Any) -> Any:
     return address
 
 
-def _largest(at: ir.IRBuilder, window: Sequence[Any]) -> tuple[Any, Any]:
-    """The largest of the pixels of a window, and its place: of several the first. NaN is larger than all."""
-    largest, place = window[0], _all(0)
+def largest_of(at: ir.IRBuilder, window: Sequence[Any]) -> tuple[Any, Any]:
+    """Return the largest of the pixels of a window, and its place: of several the first. NaN is larger than all."""
+    largest, place = window[0], each_place(0)
     for j, pixel in enumerate(window[1:], start=1):
         larger = at.or_(at.fcmp_ordered(">", pixel, largest), at.fcmp_unordered("uno", pixel, pixel))
-        largest, place = at.select(larger, pixel, largest), at.select(larger, _all(j), place)
+        largest, place = at.select(larger, pixel, largest), at.select(larger, each_place(j), place)
     return largest, place
 
 
 def _clipped(at: ir.IRBuilder, largest: Any, place: Any) -> tuple[Any, Any]:
     """Both after ReLU."""
     off = at.fcmp_ordered("<=", largest, _ZERO)
-    return at.select(off, _ZERO, largest), at.select(off, _all(CLIPPED), place)
+    return at.select(off, _ZERO, largest), at.select(off, each_place(CLIPPED), place)
 
 
-def _store_places(at: ir.IRBuilder, place: Any, address: Any) -> None:
-    at.store(place, at.inttoptr(address, _PLACES.as_pointer()), align=1)
+def store_places(at: ir.IRBuilder, place: Any, address: Any) -> None:
+    """Store places as bytes."""
+    at.store(place, at.inttoptr(address, PLACES.as_pointer()), align=1)
 
 
-def _all(value: int) -> ir.Constant:
-    return ir.Constant(_PLACES, [value] * LANES)
+def load_places(at: ir.IRBuilder, address: Any) -> Any:
+    """Load what ``store_places`` stored."""
+    return at.load(at.inttoptr(address, PLACES.as_pointer()), align=1)
+
+
+def each_place(value: int) -> ir.Constant:
+    """Return this place for every sample."""
+    return ir.Constant(PLACES, [value] * LANES)
 
 
 #: Rows of the tiles: as many as registers hold the sums of.
