@@ -73,7 +73,9 @@ def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]
     for title in dict.fromkeys(one.title for one in some):
         by_column = {one.head: one for one in some if one.title == title}
         counts = Counter(_verdict(one) for one in by_column.values())
-        summary = ", ".join(f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
+        doubted = Counter(_verdict(one) for one in by_column.values() if one.doubts)
+        passing = {of: f" ({counts[of] - doubted[of]} pass)" if doubted[of] else "" for of in counts}
+        summary = ", ".join(f"{of} in {counts[of]}{passing[of]}" for of in VERDICTS if counts[of])
         entries = [_gain(by_column[column]) for column in columns]
         rows.append([title, *entries, *([summary] if has_summary else [])])
     return rows
@@ -82,7 +84,9 @@ def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]
 def _gain(one: Comparison) -> str:
     number = f"{one.mean:+.2f} ± {one.half_width:.2f}"
     last = f"<br><sub>last {one.last[0]:+.2f} ± {one.last[1]:.2f}</sub>" if one.last else ""
-    return f"{f'**{number}**' if one.is_shown else number}<br><sub>{_verdict(one)}</sub>{last}"
+    but = f", but {', '.join(one.doubts)}" if one.doubts else ""
+    bold = one.is_shown and not one.doubts
+    return f"{f'**{number}**' if bold else number}<br><sub>{_verdict(one)}{but}</sub>{last}"
 
 
 def _verdict(one: Comparison) -> str:

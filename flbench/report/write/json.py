@@ -12,6 +12,7 @@ from flbench.report.runs import NOT_COMPARED
 from flbench.report.stats import Contrast, Difference
 from flbench.report.summary import Overall
 from flbench.report.tables import Table
+from flbench.report.trust import improves
 from flbench.report.tuning import Budget, Range, Rows
 
 #: Version of the fields; raised when a program that reads the old ones would misread the new ones.
@@ -49,6 +50,7 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
                 "verdict": one.contrast.verdict,
                 "pairs": one.cells,
                 "missing": one.missing,
+                "checks": {"fails": list(one.doubts), **one.checks.fields()},
             }
             for section in sections
             for one in section.planned
@@ -140,6 +142,9 @@ def _details(cell: Cell) -> dict[str, Any]:
         "fingerprint": cell.fingerprint,
         "chosen": cell.chosen or None,
         "at_edge": cell.at_edge,
+        "per_doubling": cell.rise and {"mean": cell.rise.mean, "ci_half_width": cell.rise.half_width, "n": cell.rise.n},
+        "rising": improves(cell.rise, cell.metric),
+        "grid": cell.grid.fields(),
         "best": cell.is_best,
         "tied": cell.is_tied,
         "to_baseline": _contrast(cell.to_baseline),
