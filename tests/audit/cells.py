@@ -287,6 +287,8 @@ def _gains(sweep: str, plan: Plan, of: str = "value") -> dict[Place, pd.Series[f
     gains = gains[gains.notna().any(axis=1)].rename_axis(columns)
     if plan.between:
         of_first, of_second = (gains.index.get_level_values("partition") == one for one in plan.between)
+        if not (of_first.any() and of_second.any()):
+            return {}
         if columns == ["partition"]:
             return {(): (gains[of_first].iloc[0] - gains[of_second].iloc[0]).dropna()}
         gains = gains[of_first].droplevel("partition") - gains[of_second].droplevel("partition")
