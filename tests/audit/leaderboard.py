@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 
 import pandas as pd
 
-from tests.audit import published
+from tests.audit import published, trust
 from tests.audit.cells import (
     CONFIDENCE,
     LEVEL,
@@ -22,7 +22,7 @@ from tests.audit.cells import (
     in_order,
     values,
 )
-from tests.audit.runs import ROW, TAIL, chosen, federated, only, runs
+from tests.audit.runs import ROW, TAIL, chosen, federated, only, runs, sweep_of
 
 #: The columns of the table of values, with their heads.
 COLUMNS = {
@@ -114,6 +114,10 @@ def _value(row: Row, cell: Mapping[Hashable, float], is_better: bool, at: At) ->
     else:
         lines = [f"{cell['mean']:.2f}", f"<sub>n={cell['n']:.0f}</sub>"]
     lines.append(f"<sub>last {cell['last']:.2f}</sub>")
+    cells = trust.cells(at.sweep)
+    mine = cells[(cells[[*ROW, *sweep_of(at.sweep).column]] == [*row, *at.place]).all(axis=1)]
+    if len(mine) and mine.rising.iloc[0]:
+        lines.append(f"<sub>rising, after {at.runs.trained.max():,} rounds</sub>")
     if beside := published.beside(row, at):
         ours, number, interval = beside
         assert f"{ours:.2f}" == f"{cell['last']:.2f}"
