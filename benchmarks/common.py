@@ -146,8 +146,14 @@ def reported(kind: str, arguments: argparse.Namespace) -> Iterator[list[Any]]:
         print(*header(facts), f"n = {arguments.repeats} turns, medians (min to max)", sep="\n", file=text)
         yield found
     if arguments.json:
-        known = {name: value for name, value in vars(arguments).items() if name not in ("data", "json", "default")}
-        print_json({"machine": {**facts, "load_after": load()}, "options": known, kind: found})
+        print(json_text(report_of(kind, facts, arguments, found)))
+
+
+def report_of(kind: str, facts: Mapping[str, Any], arguments: argparse.Namespace, found: Any) -> dict[str, Any]:
+    """Return what was found on a machine with which options, without names of folders."""
+    hidden = ("data", "folder", "json", "default")
+    known = {name: value for name, value in vars(arguments).items() if name not in hidden}
+    return {"schema": 2, "machine": {**facts, "load_after": load()}, "options": known, kind: found}
 
 
 @contextmanager
@@ -160,9 +166,9 @@ def ending_in_messages() -> Iterator[None]:
         raise SystemExit(error.exit_code) from None
 
 
-def print_json(report: Any) -> None:
-    """Print a report as JSON; a dataclass is an object."""
-    print(json.dumps({"schema": 2, **report}, indent=1, default=asdict))
+def json_text(report: Any) -> str:
+    """Return a report as JSON; a dataclass is an object."""
+    return json.dumps(report, indent=1, default=asdict)
 
 
 def show(rows: Sequence[Row]) -> None:

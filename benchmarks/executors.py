@@ -4,7 +4,7 @@
 
 All take turns in one process. The peak is the fastest of several matrix products and a convolution on as many cores in
 the same precision. On a GPU rounds are timed as single kernels and as one CUDA graph each. The plain loops have torch's
-default layout of images and compute bf16 in fp32.
+default layout of images and compute bf16 by autocast.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def variants_of(case: Case) -> Iterator[Timed]:
     ):
         cores = case.threads if device == "cpu" else 1
         variant = Variant(name, loop.round, torch_threads=case.threads)
-        yield Timed(variant, "fp32" if precision == "bf16" else precision, cores)
+        yield Timed(variant, precision, cores)
 
 
 if __name__ == "__main__":

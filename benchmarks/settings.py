@@ -138,7 +138,7 @@ def _require_writable(names: Sequence[str], data: Path | None) -> None:
         raise UserError("--write measures all settings: leave the names out")
     for page in PAGES:
         replaced(ROOT / page, "settings", "")
-    for dataset in {cast(Dataset, experiment_of(setting).dataset) for setting in SETTINGS.values()}:
+    for dataset in dict.fromkeys(cast(Dataset, experiment_of(setting).dataset) for setting in SETTINGS.values()):
         load_data(dataset, data)
 
 

@@ -15,9 +15,13 @@ DEFAULT_STORE = Path("runs")
 Device = Literal["auto", "cpu", "cuda", "mps"]
 UsedDevice = Literal["cpu", "cuda", "mps"]
 
-#: How clients are trained: one after the other, or stacked into one computation, by torch or by compiled functions.
-Executor = Literal["auto", "loop", "stacked", "native"]
-UsedExecutor = Literal["loop", "stacked", "native"]
+#: How clients are trained: one after the other, likewise with large products by oneDNN, or stacked into one
+#: computation, by torch or by compiled functions.
+Executor = Literal["auto", "loop", "loop-onednn", "stacked", "native"]
+UsedExecutor = Literal["loop", "loop-onednn", "stacked", "native"]
+
+#: Those that train one client after the other.
+LOOPS: tuple[UsedExecutor, ...] = ("loop", "loop-onednn")
 
 #: Arithmetic of training.
 Precision = Literal["fp32", "tf32", "bf16", "fp64"]

@@ -320,7 +320,7 @@ class Watch:
             label = "" if self._first else self._label(index)
             result = state.result
             value = result.final.get(metric) if result else None
-            kept = replace(state, result=replace(result, final={}, numerics={}, environment={}) if result else None)
+            kept = RunState("done", attempts=state.attempts, result=result.without_details() if result else None)
             seen = RunSnapshot(run.run_id, label, request.rounds, kept, request.rounds, value, None, metric)
             if self._races is None or seen.outcome == "diverged":
                 return seen

@@ -160,8 +160,8 @@ class Registry(Generic[C]):
     def classes(self) -> dict[str, type[C]]:
         """Every registered class by name; a warning names what cannot be loaded, once.
 
-        Ours come in the order of their modules, but after what they derive from, whoever imported one of them first.
-        Others follow in the order of registration.
+        Ours come in the order of their modules' names, whichever was imported first. A module waits for those that its
+        classes derive from, so that a new component moves no other. Those of plug-ins follow as they are registered.
         """
         self._discovery.load()
         here = package_of(__name__)
@@ -169,16 +169,14 @@ class Registry(Generic[C]):
         for name, cls in sorted(self._classes.items(), key=lambda item: item[1].__module__):
             if package_of(cls.__module__) == here:
                 modules.setdefault(cls.__module__, []).append(name)
+        bases = {
+            module: {base.__module__ for name in names for base in self._classes[name].__mro__} - {module}
+            for module, names in modules.items()
+        }
         ordered: dict[str, type[C]] = {}
-
-        def add(module: str) -> None:
-            names = modules.pop(module, [])
-            for base in (base for name in names for base in self._classes[name].__mro__):
-                add(base.__module__)
-            ordered.update({name: self._classes[name] for name in names})
-
-        for module in list(modules):
-            add(module)
+        while modules:
+            module = next(each for each in modules if bases[each].isdisjoint(modules))
+            ordered.update({name: self._classes[name] for name in modules.pop(module)})
         self._classes = {**ordered, **self._classes}
         return self._classes
 
@@ -250,8 +248,7 @@ class Registry(Generic[C]):
             component: C = adapter(cls).validate_python(fields)  # type: ignore[arg-type]
         except pydantic.ValidationError as error:
             first = error.errors()[0]
-            missing = first["type"] in ("missing", "missing_argument") and first["loc"] == (cls.shorthand,)
-            example = _example(cls) if missing else ""
+            example = _example(cls, fields) if first["type"] in ("missing", "missing_argument") else ""
             raise InvalidComponent(explain(first) + example, tuple(str(part) for part in first["loc"])) from None
         for key, value in fields.items():
             if _coerced(value, getattr(component, key)):
@@ -263,10 +260,14 @@ def _full_name(cls: type[Any]) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _example(cls: type[Component]) -> str:
-    """Return ``, e.g. classes:2`` for a component whose shorthand is a number, else an empty text."""
-    value = {"integer": "2", "number": "0.1"}.get(schema_of(cls)["properties"][cls.shorthand].get("type"))
-    return f", e.g. {cls.name}:{value}" if value else ""
+def _example(cls: type[Component], given: dict[str, Any]) -> str:
+    """Return ``, e.g. classes:2``, or the mapping with all that a component needs: ``, e.g. {name: table, ...}``."""
+    needed = [field.name for field in dataclasses.fields(cls) if default_of(field) is dataclasses.MISSING]
+    kind = schema_of(cls)["properties"][needed[0]].get("type", "") if needed == [cls.shorthand] else ""
+    if value := {"integer": "2", "number": "0.1"}.get(kind):
+        return f", e.g. {cls.name}:{value}"
+    shown = {"name": cls.name, **given, **{name: name.upper() for name in needed if name not in given}}
+    return f", e.g. {{{', '.join(f'{name}: {format_scalar(value)}' for name, value in shown.items())}}}"
 
 
 def stated(cls: type[Component], what: str) -> str:

@@ -41,8 +41,16 @@ def open_regular(path: Path | str) -> BufferedReader:
 
 def read_regular(path: Path | str) -> bytes:
     """Return the bytes of a file; raises as ``open_regular``."""
-    with open(path, "rb", buffering=0, opener=_open) as file:  # unbuffered: half the time
-        return file.read()
+    descriptor = _open(os.fspath(path), os.O_RDONLY | os.O_CLOEXEC)  # half the time of a file object
+    try:
+        left = os.fstat(descriptor).st_size
+        parts = []
+        while part := os.read(descriptor, max(left, 1 << 12)):
+            parts.append(part)
+            left -= len(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts)
 
 
 def read_text(path: Path | str) -> str:

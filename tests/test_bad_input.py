@@ -458,6 +458,8 @@ def test_a_missing_file_lists_the_files_beside_it(tmp_path: Path, refusal: Calla
         (("method={name: fedprox, mu: 0.9}", "method.mu=0.2"), "method.mu is given twice: inside method"),
         (("method.mu=0.2", "method={name: fedprox, mu: 0.9}"), "method.mu is given twice: inside method"),
         (("partition=dirichlet:0.1", "partition.beta=0.2"), "partition.beta is given twice: inside partition"),
+        (("dataset=table:F.csv",), "target: a value is required here, e.g. {name: table, path: F.csv, target: TARGET}"),
+        (("method=fedbabu", "train=norm", "norm=ln"), "fedbabu has a rule for the rows of the head, and with"),
         (("method=fedavgg",), "did you mean 'fedavg'?"),
         (("seed=-1",), "seed=-1: seed: expected a value of at least 0"),
         (("model=cnn",), "model=cnn: model: cnn on digits: images of 8x8 pixels are too small"),

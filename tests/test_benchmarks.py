@@ -34,6 +34,7 @@ SCRIPTS = {
     "round": ("mlp norm=ln --repeats 1 --rounds 1", r"\nwhole round +\d"),
     "settings": ("digits-mlp64 --repeats 1 --json", r'"runs": 3(.|\n)*"flbench, 3 runs together": '),
     "speedups": ("--help", r"pfl-research, fluke and Flower"),  # anything else downloads gigabytes
+    "stack_or_loop": ("--help", r"the table of ``auto``"),  # anything else takes a quarter of an hour
     "store": ("--runs 1000 --workers 2 --seconds 5", r"1,000 runs: .*\d(.|\n)*target"),
     "sweep": ("{}/sweep.yaml --workers 1 --plain-rounds 1 --repeats 1", r"\nplain loop, loader, one run at a time +\d"),
     "sync": ("2 --mode offline", r"sync --mode offline: \d.* for n=2 runs"),

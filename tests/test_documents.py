@@ -247,3 +247,23 @@ def test_every_page_is_in_the_navigation() -> None:
     listed = re.findall(r"^ +- (?:[\w&', ]+: )?([\w./*-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = [path.relative_to(ROOT / "docs") for path in ROOT.glob("docs/**/*.md")]
     assert [page.as_posix() for page in pages if not any(page.match(one) for one in listed)] == []
+
+
+def test_what_bf16_costs_in_accuracy() -> None:
+    found = pd.read_parquet(ROOT / "results/precision.parquet", columns=["experiment", "metrics"])
+    rows = []
+    for experiment, metrics in zip(map(json.loads, found.experiment), found.metrics, strict=True):
+        text = metrics if isinstance(metrics, str) else metrics.decode()
+        accuracy = [one["acc"] for one in map(json.loads, text.splitlines()) if one["round"]]
+        values = {"tail": 100 * np.mean(accuracy[-5:]), "last": 100 * accuracy[-1]}
+        rows.append({"seed": experiment["seed"], "precision": experiment["precision"], **values})
+    means = pd.DataFrame(rows).groupby(["precision", "seed"]).mean()
+    said = []
+    for name in ("tail", "last"):
+        gaps = means.loc["bf16"][name] - means.loc["fp32"][name]
+        error = stats.sem(gaps)
+        said.append(f"{gaps.mean():+.2f} ± {stats.t.ppf(0.975, len(gaps) - 1) * error:.2f}")
+        p = stats.t.sf((1 - abs(gaps.mean())) / error, len(gaps) - 1)
+        assert p < 0.001 if name == "tail" else round(p, 2) == 0.10
+    text = prose("docs/engine.md")
+    assert f"paired by seed, is {said[0]} points" in text and f"By the last evaluation alone it is {said[1]}" in text

@@ -173,6 +173,16 @@ def test_labels(things: Registry[Component]) -> None:
     assert things.parse({"name": "knobs", "widths": [4], "on": True}).label() == "knobs:0.5(widths=[4], on=true)"
 
 
+def test_a_method_that_derives_from_another_moves_none_of_the_others() -> None:
+    """Rows of reports have this order: a committed page must not change with a new method."""
+    ours = [(name, cls.__module__) for name, cls in METHODS.classes.items() if cls.__module__.startswith("flbench.")]
+    names = [name for name, _ in ours]
+    assert names.index("fedgamma") == names.index("scaffold") + 1
+    assert names[:2] == ["fedavg", "balanced-softmax"]
+    others = [module for name, module in ours if name not in ("fedavg", "fedgamma")]
+    assert others == sorted(others)
+
+
 def test_entry_points_and_module_load_on_first_use() -> None:
     registry: Registry[Component] = Registry(
         "thing", "flbench.no_such_module", "flbench.test_things", "flbench.registry.Component"

@@ -60,9 +60,9 @@ class PlainLoop:
 
     Clients train one after another in one module, by a fresh optimizer (``fused``: torch's fused one) and autograd
     alone. ``source`` makes the batches of each client, in the engine's sizes; ``memory_format`` is the layout of images
-    and network. Weights are reset and averaged by one foreach call for all of them. Experiments in bf16 are computed in
-    fp32. What a method other than FedAvg, a schedule, clipping or kept momentum adds is left out. Cohorts are uniform;
-    where local steps are drawn, clients take the most.
+    and network. Weights are reset and averaged by one foreach call for all of them. Experiments in bf16 are computed by
+    autocast. What a method other than FedAvg, a schedule, clipping or kept momentum adds is left out. Cohorts are
+    uniform; where local steps are drawn, clients take the most.
     """
 
     def __init__(
@@ -83,6 +83,8 @@ class PlainLoop:
         statistics = [buffer for buffer in self.network.buffers() if buffer.is_floating_point()]
         self._averaged: list[Tensor] = [*self._parameters, *statistics]
         self._memory_format, self._cohort_size = memory_format, experiment.cohort_size
+        is_bf16 = experiment.precision == "bf16"
+        self._autocast = partial(torch.autocast, torch.device(device).type, torch.bfloat16, enabled=is_bf16)
         settings: dict[str, Any] = {"lr": experiment.lr, "weight_decay": experiment.weight_decay, "fused": fused}
         if experiment.optimizer == "sgd":
             settings |= {"momentum": experiment.momentum, "nesterov": experiment.nesterov}
@@ -112,6 +114,8 @@ class PlainLoop:
         optimizer = self._optimizer()
         for images, labels in islice(self._batches[client](), self._steps[client]):
             optimizer.zero_grad()
-            logits = self.network(images.contiguous(memory_format=self._memory_format))[1]
-            nn.functional.cross_entropy(logits, labels).backward()
+            with self._autocast():
+                logits = self.network(images.contiguous(memory_format=self._memory_format))[1]
+                loss = nn.functional.cross_entropy(logits, labels)
+            loss.backward()
             optimizer.step()

@@ -139,6 +139,20 @@ def seeds_of(experiment: Federated, runs: int) -> list[Federated]:
     return [cast(Federated, parse_experiment({**experiment.to_json(), "seed": seed})) for seed in range(runs)]
 
 
+def plain_loops(experiment: Federated, data: Data, device: str, threads: int) -> list[Variant]:
+    """Return the rounds of both plain loops; ``threads`` are those of torch."""
+    loops = {
+        PLAIN: PlainLoop(experiment, data, device),
+        CHANNELS_LAST: PlainLoop(experiment, data, device, fused=True, memory_format=torch.channels_last),
+    }
+    return [Variant(name, loop.round, torch_threads=threads) for name, loop in loops.items()]
+
+
+def faster_loop(seconds: Mapping[str, Sequence[float]]) -> list[float]:
+    """Return the seconds of the faster plain loop in each turn."""
+    return list(map(min, seconds[PLAIN], seconds[CHANNELS_LAST]))
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Flbench and plain loops on one experiment.
@@ -177,12 +191,8 @@ def compare(
         if runs > 1:
             stack = [trainer_of(one, data, device) for one in seeds_of(experiment, runs)]
             ours.append(together(f"{FLBENCH}, {runs} runs together", stack))
-        loops = {
-            PLAIN: PlainLoop(experiment, data, device),
-            CHANNELS_LAST: PlainLoop(experiment, data, device, fused=True, memory_format=torch.channels_last),
-        }
-        plain = [Variant(name, loop.round, torch_threads=threads) for name, loop in loops.items()]
-        seconds = take_turns([*ours, *plain], repeats=repeats, note=note, clock=clock)
-    best = list(map(min, seconds[PLAIN], seconds[CHANNELS_LAST]))
+        variants = [*ours, *plain_loops(experiment, data, device, threads)]
+        seconds = take_turns(variants, repeats=repeats, note=note, clock=clock)
+    best = faster_loop(seconds)
     speed = {one.name: Spread.of_ratios(best, seconds[one.name]) for one in ours}
     return Comparison(trainer.executor.name, runs, seconds, speed)

@@ -65,7 +65,7 @@ def bench(
 
     One loop has torch's default layout of images, the other channels last and the fused optimizer. Both train the same
     networks, clients and local steps with images in memory, and average as FedAvg does, whatever the method; bf16 they
-    compute in fp32. Speeds are medians with minimum and maximum, relative to the faster loop of the same turn. If
+    compute by autocast. Speeds are medians with minimum and maximum, relative to the faster loop of the same turn. If
     clients are stacked, as many runs as fill a stack are also trained together.
 
     If the files of a data set are missing, random images replace them: they cost the same. Evaluation, checkpoints and

@@ -36,6 +36,10 @@ _REGISTRY_OF: Mapping[str, Registry[Any]] = {
 }
 
 
+#: Every registry, by the field that may name its components in plain JSON.
+_ALL: Mapping[str, Registry[Any]] = {**_REGISTRY_OF, "init": INITS}
+
+
 def registry_of(field: str) -> Registry[Any] | None:
     """Return the registry of a field of an experiment, if the field holds components."""
     return _REGISTRY_OF.get(field)
@@ -67,8 +71,10 @@ def content_of(raw: Mapping[str, Any]) -> str | None:
 
 def components_of(raw: Mapping[str, Any]) -> Iterator[tuple[Registry[Any], str]]:
     """Yield the registry and the name of each component of an experiment, as plain JSON, that a plug-in may have."""
-    for field, registry in {**_REGISTRY_OF, "init": INITS}.items():
-        value = raw.get(field, ()) if registry.has_plugins else ()
+    for field, registry in _ALL.items():
+        if not registry.has_plugins:  # nearly always
+            continue
+        value = raw.get(field, ())
         components = [value] if isinstance(value, Mapping) else value
         yield from ((registry, str(one.get("name"))) for one in components if isinstance(one, Mapping))
 

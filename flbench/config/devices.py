@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from flbench.choices import Executor
+from flbench.choices import LOOPS, Executor
 from flbench.config.base import Experiment
 from flbench.config.training import Training
 from flbench.errors import UserError
@@ -38,13 +38,15 @@ def require_executor(experiment: Experiment, wanted: Executor) -> None:
     if wanted == "auto" or not isinstance(experiment, Training):
         return
     method, norm = getattr(experiment, "method", None), cast(Any, experiment.norm)
-    if wanted in ("stacked", "native") and method is not None and method.trains:
+    if wanted not in LOOPS and method is not None and method.trains:
         raise UserError(
             f"{hook_at(type(method), 'train', 'method')} trains each client by itself, which --executor {wanted} "
             "cannot do; use auto or loop"
         )
-    if wanted == "loop" and norm.lock_step:
-        raise UserError(f"--executor loop: the clients of {norm.label()} take each step together; use auto or stacked")
+    if wanted in LOOPS and norm.lock_step:
+        raise UserError(
+            f"--executor {wanted}: the clients of {norm.label()} take each step together; use auto or stacked"
+        )
 
 
 def _mps_problem(experiment: Experiment) -> str:

@@ -39,19 +39,27 @@ _LATER = {"head": "linear", "cohort": "uniform", "init": "random"}
 def _head_is_trained(method: Any, head: Any) -> str | None:
     if head.trained or not method.trains_head:
         return None
-    return f"{method.label()} trains the rows of the head, and those of head: {head.label()} are fixed"
+    return f"{method.label()} has a rule for the rows of the head, and those of head: {head.label()} are fixed"
 
 
 def _method_has_its_head(method: Any, train: str) -> str | None:
     if not method.trains_head or not leaves_head(train):
         return None
-    return f"{method.label()} trains the rows of the head, which is constant with {train}; use head+{train}"
+    rule = f"{method.label()} has a rule for the rows of the head"
+    return f"{rule}, and with train: {train} every method leaves them constant; use head+{train}"
 
 
 def _server_has_data(method: Any, server_fraction: float) -> str | None:
     if server_fraction or not method.needs_server_data:
         return None
     return f"{method.label()} needs server_fraction: the share of the training set that the server holds, such as 0.01"
+
+
+def _server_has_the_network(method: Any, norm: Any) -> str | None:
+    if not (method.needs_server_data and norm.keeps_statistics):
+        return None
+    needs = f"{method.label()} evaluates the network on data of the server"
+    return f"{needs}, and with {norm.label()} the batch statistics stay on the clients; use another norm, such as bn"
 
 
 def _policy_has_clients(norm: Any) -> str | None:
@@ -256,6 +264,7 @@ class Federated(_Training):
         Check(("norm", "method", "local_steps", "local_epochs"), "norm", _lock_step_is_possible),
         Check(("norm", "finetune"), "finetune", _lock_step_is_not_finetuned),
         Check(("method", "server_fraction"), "server_fraction", _server_has_data),
+        Check(("method", "norm"), "norm", _server_has_the_network),
     )
     spellings: ClassVar[tuple[Spelling, ...]] = (
         *_Training.spellings,

@@ -80,7 +80,7 @@ class StackedBatches:
 class LeavingBatches:
     """The batches of a stack that clients leave when they have taken all of their steps; the last ``STAY`` stay.
 
-    They are gathered from one departure to the next: batches of steps that nobody takes are not gathered. Compiled
+    Batches are gathered in parts, a new one after a client has left: those that nobody trains on are left out. Compiled
     functions gather by themselves (``native_stack``).
 
     Attributes:

@@ -36,6 +36,7 @@ from flbench.methods.base import Tree, tmap
 from flbench.models.convolutions import pixels_last
 from flbench.models.masks import mask_keys
 from flbench.models.network import buffers_that_are, pure_forward, stacked_forward
+from flbench.models.onednn_products import multiplied_by_onednn
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +66,9 @@ class Executor(Protocol):
 
     name: UsedExecutor
 
+    def laid_out(self, tree: Tree) -> Tree:
+        """Return what the server sends in the layout in which clients are trained."""
+
     def train(self, clients: int, job: JobAt) -> Results:
         """Train a number of clients chunk by chunk, in order."""
 
@@ -89,30 +93,35 @@ class LoopExecutor:
     network, because a forward pass replaces the tensors inside it.
     """
 
-    name: UsedExecutor = "loop"
-
-    def __init__(self, networks: Sequence[nn.Module], autocast: torch.dtype | None) -> None:
+    def __init__(self, networks: Sequence[nn.Module], autocast: torch.dtype | None, *, onednn: bool = False) -> None:
+        """``onednn``: multiply large matrices by oneDNN."""
         if buffers_that_are("shares", networks[0]):
             raise ValueError("layers that combine the clients of a step need the stacked executor")
+        self.name: UsedExecutor = "loop-onednn" if onednn else "loop"
         self._idle: SimpleQueue[Passes] = SimpleQueue()
         for network in networks:
-            self._idle.put(Passes(network, pure_forward(network), mask_keys=mask_keys(network)))
+            forward = pure_forward(network)
+            forward = multiplied_by_onednn(forward) if onednn else forward
+            self._idle.put(Passes(network, forward, mask_keys=mask_keys(network)))
         self._ahead = 2 * len(networks)
         self._autocast = autocast
         self._pool = ThreadPoolExecutor(len(networks), "clients", initializer=torch.set_num_threads, initargs=(1,))
+
+    def laid_out(self, tree: Tree) -> Tree:
+        """Return a tree channels last, once a round: leaves of two layouts take several times as long to combine."""
+        return tmap(_pixels_last, tree)
 
     def train(self, clients: int, job: JobAt) -> Results:
         """Train each client as a chunk of its own; only a few results wait to be yielded, so memory stays bounded."""
 
         def one(position: int, seat: Passes) -> ClientResult:
-            seat.network.train()
+            _set_training(seat.network)
             work = job(slice(position, position + 1))
             batches = work.whole_batches
             pixels, labels = batches.raw_ENBCHW[:, 0], batches.labels_ENB[:, 0]
             images = _pixels_last(batches.prepare(pixels.flatten(0, 1))).unflatten(0, labels.shape)
             init = map_tensors(work.init, lambda leaf: leaf[0])
-            # All trees in one layout: a hook that combines leaves of two layouts takes several times as long.
-            init = replace(
+            init = replace(  # as ``laid_out``
                 init,
                 params=tmap(_pixels_last, init.params),
                 buffers=tmap(_pixels_last, init.buffers),
@@ -121,9 +130,8 @@ class LoopExecutor:
                 twin=tmap(_pixels_last, init.twin),
             )
             start = {name: init.params[name] for name in work.task.x}
-            shared: dict[str, Any] = {"x": start, "server": tmap(_pixels_last, work.task.server)}
-            twin = work.twin if work.twin is None else replace(work.twin, **shared)
-            ready = ChunkJob(replace(work.task, **shared), init, batches, twin=twin)
+            twin = work.twin if work.twin is None else replace(work.twin, x=start)
+            ready = ChunkJob(replace(work.task, x=start), init, batches, twin=twin)
             steps: Iterable[tuple[Tensor, Tensor]] = zip(images, labels, strict=True)
             if batches.sizes_EN is not None:
                 sizes = batches.sizes_EN[:, 0].tolist()
@@ -214,6 +222,10 @@ class StackedExecutor:
         self._forward_one = pure_forward(network)
         self._graphed = None if record is None else GraphedFunction(self._evaluate, record, "an evaluation")
 
+    def laid_out(self, tree: Tree) -> Tree:
+        """Return a tree as it is."""
+        return tree
+
     def train(self, clients: int, job: JobAt, *, repeat: bool = True) -> Results:
         """Train chunk by chunk; repeat a chunk that does not fit into memory in halves, or let its error pass."""
         first = 0
@@ -221,8 +233,7 @@ class StackedExecutor:
             chunk = slice(first, min(first + self.chunk, clients))
             try:
                 work = _with_pixels_last(job(chunk)) if self.pixels_last else job(chunk)
-                if not self._network.training:  # walking through its modules takes a hundredth of a small round
-                    self._network.train()
+                _set_training(self._network)
                 result = _trained(work, self._passes)
             except RuntimeError as error:
                 if not repeat:  # within a recording: the whole round has to be repeated
@@ -346,6 +357,12 @@ def _with_pixels_last(work: ChunkJob) -> ChunkJob:
     batches = replace(work.whole_batches, raw_ENBCHW=pixels_last(raw) if raw.dim() == 6 else raw)
     own = ((pixels_last(images) if images.dim() >= 5 else images, labels, there) for images, labels, there in work.own)
     return ChunkJob(replace(task, **shared), replace(init, **trees), batches, own, twin)
+
+
+def _set_training(network: nn.Module) -> None:
+    """Put a network into training mode; walking through its modules takes a hundredth of a small round."""
+    if not network.training:
+        network.train()
 
 
 def _pixels_last(x: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ class FederatedTrainer(Trainer):
         counts = np.stack([np.bincount(labels[rows], minlength=setup.images.classes) for rows in shards.train])
         clients, head = Population(counts, participation, setup.seed), head_weight(network)
         frozen = frozen_names(network)
-        if method.trains and setup.executor.name != "loop":
+        if method.trains and setup.executor.name == "stacked":
             raise UserError(f"{method.label()} trains each client by itself; use the loop executor")
         if method.trains_head and not head:
             raise UserError(f"{method.label()} needs the network's head: name its last layer 'head'")

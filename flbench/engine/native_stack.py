@@ -20,39 +20,25 @@ from torch import Tensor, nn
 from flbench.engine.convolution_stack import ConvolutionStack, NativeConvolutions
 from flbench.engine.dense_stack import DenseLayer, Target
 from flbench.engine.device_data import LeavingBatches
+from flbench.engine.native_norms import NativeNorm
 from flbench.methods.base import Tree
 from flbench.models.layers import Dense, Relu
-from flbench.models.norm_layers import Factor, GroupNorm, LayerNorm, MeanShift, RmsNorm, ScaleNorm
 from flbench.native.build import Native, native
 from flbench.native.mlp_layout import Field, Kind, Operation, Part
 
 #: Floats of the widest register: rows of activations are multiples of it on every CPU.
 _REGISTER = 16
 
-#: Layers that are compiled.
-_COMPILED = (Dense, LayerNorm, GroupNorm, RmsNorm, ScaleNorm, MeanShift, Factor)
-
 #: What sums start from, and the factor that sums rows.
 _CONSTANTS = torch.cat([torch.zeros(_REGISTER), torch.ones(_REGISTER)])
 
 
-@dataclass
-class _Layer:
-    """A dense layer or a normalization, with the ReLU after it.
+@dataclass(kw_only=True)
+class _Layer(NativeNorm):
+    """A dense layer or a normalization, with the ReLU after it."""
 
-    Attributes:
-        number: ``eps``, or the factor's name among the buffers.
-    """
-
-    path: str
-    kind: Kind
     inputs: int
     outputs: int
-    bias: bool
-    gains: bool = True
-    groups: int = 1
-    centred: bool = False
-    number: float | str = 0.0
     relu: bool = False
 
     @property
@@ -119,22 +105,11 @@ def _layers(dense: Sequence[DenseLayer]) -> list[_Layer] | None:
 
 
 def _layer(path: str, module: nn.Module, width: int) -> _Layer | None:
-    if type(module) not in _COMPILED:  # exactly these: a subclass may compute something else
-        return None
-    if isinstance(module, Dense):
-        return _Layer(path, Kind.DENSE, module.in_features, module.out_features, module.bias is not None)
-    known: dict[str, Any] = {"path": path, "inputs": width, "outputs": width, "bias": False, "gains": False}
-    if isinstance(module, LayerNorm | GroupNorm):
-        affine, groups = module.weight is not None, module.num_groups if isinstance(module, GroupNorm) else 1
-        known |= {"bias": affine, "gains": affine, "groups": groups, "centred": True}
-        return _Layer(**known, kind=Kind.VARIANCE, number=module.eps)
-    if isinstance(module, RmsNorm):
-        return _Layer(**{**known, "gains": True}, kind=Kind.VARIANCE, number=module.eps)
-    if isinstance(module, ScaleNorm):
-        return _Layer(**known, kind=Kind.LENGTH, number=module.eps)
-    if isinstance(module, MeanShift):
-        return _Layer(**known, kind=Kind.CENTRED, centred=True, number=1.0)
-    return _Layer(**known, kind=Kind.FACTOR, number=f"{path}.factor")
+    if type(module) is Dense:  # exactly this: a subclass may compute something else
+        widths: dict[str, Any] = {"inputs": module.in_features, "outputs": module.out_features}
+        return _Layer(path=path, kind=Kind.DENSE, gains=True, bias=module.bias is not None, **widths)
+    norm = NativeNorm.of(path, module)
+    return None if norm is None else _Layer(**vars(norm), inputs=width, outputs=width)
 
 
 class NativeStack:
@@ -156,7 +131,7 @@ class NativeStack:
         clients, batch = images.shape[:2]
         self._allocate(clients, batch, clients)
         if self._convolutions is not None:
-            images = self._convolutions.forward(params, images)
+            images = self._convolutions.forward(params, buffers, images)
         self._set(Field.IMAGES, images.reshape(clients * batch, -1).contiguous())
         self._set_params(params, buffers, clients)
         self._do(Operation.FORWARD)
@@ -282,10 +257,7 @@ class NativeStack:
         self._address(leaves, Part.WEIGHT, Part.BIAS)
         for part, layer, numbers in zip(self._parts, self._network.layers, self._numbers, strict=True):
             if layer.kind != Kind.DENSE:
-                number = (
-                    buffers[layer.number].reshape(-1) if isinstance(layer.number, str) else torch.tensor(layer.number)
-                )
-                part[Part.NUMBER] = numbers.copy_(number).data_ptr()
+                part[Part.NUMBER] = numbers.copy_(layer.number_in(buffers)).data_ptr()
 
     def _address(self, leaves: Tree, weight: Part, bias: Part) -> None:
         self._kept[weight.name] = leaves

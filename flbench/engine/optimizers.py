@@ -141,9 +141,11 @@ class Adam(Sgd):
         out: Tree = {}
         after: Tree = {}
         for name, leaf in direction.items():
-            first, second = (1 - beta1) * leaf, (1 - beta2) * leaf.square()
+            # In place where a tensor is this step's own: new memory takes longer to write than memory in the cache.
+            first, second = (1 - beta1) * leaf, leaf.square().mul_(1 - beta2)
             if state:
-                first, second = beta1 * state[f"first/{name}"] + first, beta2 * state[f"second/{name}"] + second
+                first.add_(beta1 * state[f"first/{name}"])
+                second.add_(beta2 * state[f"second/{name}"])
             after |= {f"first/{name}": first, f"second/{name}": second}
             count = taken if isinstance(taken, int) else aligned(taken[name], leaf)
             of_first, of_second = 1 - beta1**count, 1 - beta2**count
@@ -151,8 +153,8 @@ class Adam(Sgd):
                 weights = [beta * state[f"{moment}/weight/{name}"] + (1 - beta) for beta, moment in _MOMENTS]
                 after |= {f"{moment}/weight/{name}": sum_ for (_, moment), sum_ in zip(_MOMENTS, weights, strict=True)}
                 of_first, of_second = (aligned(sum_, leaf) for sum_ in weights)
-            unbiased = (second / of_second).sqrt()
-            out[name] = first / of_first / (unbiased + EPS)
+            root = (second / of_second).sqrt_().add_(EPS)
+            out[name] = (first / of_first).div_(root)
             if self.decoupled and self.weight_decay:
                 out[name] = out[name] + self.weight_decay * w[name]
         return out, after

@@ -174,6 +174,26 @@ class Run:
         return np.array([share, deltas, messages, steps, relative], dtype=np.float64)
 
 
+@dataclass(frozen=True)
+class Broadcast:
+    """What the server of a run sends at the start of a round.
+
+    Attributes:
+        x: where clients start. ``start``: the same in the layout in which the executor trains.
+        server: what else they receive, in that layout.
+    """
+
+    x: Tree
+    start: Tree
+    server: Tree
+
+    @classmethod
+    def of(cls, run: Run, x: Tree, server: Tree) -> Broadcast:
+        """Return what the server of a run sends with these shared parameters in this state."""
+        (x, sent), laid_out = run.method.broadcast(x, server), run.setup.executor.laid_out
+        return cls(x, laid_out(x), laid_out(sent))
+
+
 def own_batches(members: Sequence[tuple[Run, Tensor]], sizes_N: Tensor, *, known: bool) -> Iterable[OwnBatch]:
     """Return the training data of some clients of each run, as far as its ``own_NM`` has them.
 

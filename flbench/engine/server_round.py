@@ -25,10 +25,10 @@ from flbench.config.schedules import CONSTANT
 from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTask, Train, map_tensors
 from flbench.engine.device_data import LeavingBatches, OwnBatch, StackedBatches
 from flbench.engine.hooks import own_hooks
-from flbench.engine.run import RoundInputs, Run, own_batches
+from flbench.engine.run import Broadcast, RoundInputs, Run, own_batches
 from flbench.engine.tree_sums import add_weighted, is_averaged, joined_trees, tree_bytes
 from flbench.engine.watch import watched
-from flbench.methods.base import Method, ServerContext, Tree, overrides
+from flbench.methods.base import Method, ServerContext, Tree, overrides, tmap
 from flbench.sums import sum_in_order
 from flbench.tensor_streams import Random, client_keys, server_key
 
@@ -75,14 +75,6 @@ class RoundOutcome:
     loss: Tensor
     message_bytes: int
     client_params: Tree | None
-
-
-@dataclass(frozen=True)
-class Broadcast:
-    """What the server of a run sends at the start of a round: where clients start, and what else they receive."""
-
-    x: Tree
-    server: Tree
 
 
 @dataclass(frozen=True)
@@ -205,7 +197,7 @@ class RoundStart:
     def __init__(self, group: RunGroup, states: Sequence[RunState], inputs: RoundInputs) -> None:
         self._group, self._states, self._inputs = group, states, inputs
         pairs = zip(group.runs, states, strict=True)
-        self.sent = [Broadcast(*run.method.broadcast(state.x, state.server)) for run, state in pairs]
+        self.sent = [Broadcast.of(run, state.x, state.server) for run, state in pairs]
 
     def round_of(self, run: int) -> int | Tensor:
         """Return the number of a run's round: plain where the host knows it."""
@@ -249,7 +241,7 @@ class RoundStart:
         each = []
         for part in parts:
             run, state, cohort_n = group.runs[part.run], self._states[part.run], inputs.cohort_N[part.in_all]
-            shared, size = {**self.sent[part.run].x, **state.buffers}, len(part)
+            shared, size = {**self.sent[part.run].start, **state.buffers}, len(part)
             leaves = {name: leaf.expand(size, *leaf.shape) for name, leaf in shared.items()}
             leaves |= {name: leaf.index_select(0, cohort_n) for name, leaf in state.local.items()}
             trees: dict[str, Tree] = {
@@ -298,7 +290,7 @@ class RoundStart:
         return ClientTask(
             method=run.method,
             sgd=sgd,
-            x=broadcast.x,
+            x=broadcast.start,
             server=broadcast.server,
             autocast=run.setup.autocast,
             round=rounds[0],
@@ -335,7 +327,7 @@ class _Tally:
         self._aggregates = overrides(type(run.method), "aggregate")
         self._changes: list[Tree] = []
         self._gathered: list[Tree] = []
-        self._delta = {name: torch.zeros_like(leaf) for name, leaf in state.x.items()}
+        self._delta = {name: torch.zeros_like(sent.start[name]) for name in state.x}
         moving = {name: leaf for name, leaf in state.buffers.items() if name not in run.constants}
         self._buffers = {name: torch.zeros_like(leaf) for name, leaf in moving.items() if is_averaged(leaf)}
         self._largest = moving.keys() - self._buffers.keys()
@@ -349,7 +341,7 @@ class _Tally:
         share, of_delta, of_message, *_ = weights_5n.unbind()
         if not self._message:
             self._message = {name: torch.zeros_like(leaf[0]) for name, leaf in result.message.items()}
-        changes = result.sent or {name: result.params[name] - leaf for name, leaf in self._sent.x.items()}
+        changes = result.sent or {name: result.params[name] - leaf for name, leaf in self._sent.start.items()}
         if self._keep or self._aggregates:
             self._changes.append(changes)
         if self._aggregates:
@@ -373,7 +365,8 @@ class _Tally:
     def close(self, round: int | Tensor) -> RoundOutcome:
         """Take the server's step."""
         state, run = self._state, self._run
-        changes, delta = joined_trees(self._changes) if self._changes else {}, self._delta
+        changes = joined_trees(self._changes) if self._changes else {}
+        delta = tmap(Tensor.contiguous, self._delta)  # hooks add in the order of memory
         # A weighted mean of equal numbers may differ from them in the last bit, so constants are copied.
         averaged = self._buffers | self._counters
         buffers = {name: averaged[name] if name in averaged else leaf.clone() for name, leaf in state.buffers.items()}

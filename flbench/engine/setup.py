@@ -14,7 +14,7 @@ from typing import Any, assert_never, cast
 import torch
 from torch import nn
 
-from flbench.choices import Executor, UsedExecutor
+from flbench.choices import LOOPS, Executor, UsedExecutor
 from flbench.config import Centralized, Federated, Training, require_executor
 from flbench.data.arrays import Data
 from flbench.data.cohorts.base import Sampler
@@ -37,6 +37,7 @@ from flbench.engine.partial_batches import stacks_partial_batches
 from flbench.engine.randomness import check_network, check_same_weights, without_draws
 from flbench.engine.run import TrainingSetup
 from flbench.engine.stack_bits import any_place
+from flbench.engine.stack_or_loop import stack_is_faster
 from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
 from flbench.errors import UserError
@@ -48,6 +49,7 @@ from flbench.models.initial_weights import build
 from flbench.models.masks import mask_keys
 from flbench.models.network import head_weight
 from flbench.models.norms import Norm
+from flbench.models.onednn_products import has_large_products, has_onednn
 from flbench.models.sites import Shape
 from flbench.models.starts import Start
 from flbench.models.trained_parts import train_only
@@ -56,22 +58,19 @@ from flbench.streams import stream
 
 _log = logging.getLogger(__name__)
 
-#: On a CPU clients are stacked if one client's local step takes fewer floating-point operations than this. It lies
-#: between a small MLP (5 MFLOP, where overhead dominates) and a CNN (2,600 MFLOP, where a client saturates a core).
-STACK_BELOW_FLOPS = 20e6
-
-#: Bytes of the weights of a stack that compiled functions train, unless one client has more. They train one client after
-#: the other: a larger stack gains nothing, and one of 80 MB took a tenth longer, because its weights leave the cache.
+#: Bytes of the weights of a stack that compiled functions train, unless one client has more. They train one client
+#: after the other: a larger stack gains nothing, and one of 80 MB took a tenth longer, because its weights leave the
+#: cache.
 COMPILED_BYTES = 48 << 20
 
 #: Most clients in a stack of fused runs on a GPU: 30 to 60 of them saturate its throughput, and further runs would only
 #: use memory and delay the others.
 SATURATED = 60
 
-#: Options of mallopt(3) and their bytes: freed memory at the end of a heap that is kept, and the least size of a block
-#: that is always returned (glibc allows no more).
-M_TRIM_THRESHOLD = -1, 256 << 20
-M_MMAP_THRESHOLD = -3, 32 << 20
+#: Options of mallopt(3) and their values: bytes of freed memory that are kept at the end of the heap; no block outside
+#: of the heap, however large, because it is returned when it is freed; and one heap for all threads, because those of
+#: threads hold at most 64 MB each and are returned when they are empty.
+MALLOC_OPTIONS = {"M_TRIM_THRESHOLD": (-1, 256 << 20), "M_MMAP_MAX": (-4, 0), "M_ARENA_MAX": (-8, 1)}
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def make_trainer(
         experiment: what to train.
         data: its data set.
         device: ``cpu``, ``cuda`` or ``mps``.
-        executor: how clients are trained; ``auto`` selects by the device and the FLOPs of a local step alone.
+        executor: how clients are trained; ``auto`` selects by the device and the experiment alone.
         pool: threads of the loop executor; they change the speed, but no bit of the result.
         neighbours: processes that share the GPU, including this one.
 
@@ -126,8 +125,8 @@ def make_trainer(
     runner: LoopExecutor | StackedExecutor
     record = None
     used = executor_for(experiment, data, device=device, wanted=executor, network=first)
-    if used == "loop":
-        runner = LoopExecutor([network() for _ in range(pool)], autocast)
+    if used in LOOPS:
+        runner = LoopExecutor([network() for _ in range(pool)], autocast, onednn=used == "loop-onednn")
         if _method(experiment).trains and device != "cpu":
             _log.warning("%s trains each client by itself: no stacks, no graphs", _method(experiment).label())
     elif device != "cuda":
@@ -147,7 +146,7 @@ def make_trainer(
     model = cast(Model, experiment.model)
     if model.initialized_by() == "build":
         check_same_weights(first, make_network(experiment, data, "cpu"), f"model {model.label()}")
-    check_network(first, image, f"model {model.label()}", stacked=used != "loop")
+    check_network(first, image, f"model {model.label()}", stacked=used not in LOOPS)
     params, buffers = initial_trees(first)
     setup = TrainingSetup(
         sgd=_optimizer(experiment),
@@ -189,7 +188,7 @@ def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
 def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor: Executor, neighbours: int = 1) -> int:
     """Return how many runs like this one to train together: as many as fill a stack and fit into memory."""
     used = executor_for(experiment, data, device=device, wanted=executor)
-    if not isinstance(experiment, Federated) or used == "loop" or cast(Norm, experiment.norm).lock_step:
+    if not isinstance(experiment, Federated) or used in LOOPS or cast(Norm, experiment.norm).lock_step:
         return 1
     most = CHUNK
     if used == "native":
@@ -207,16 +206,17 @@ def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor
 def executor_for(
     experiment: Training, data: Data, *, device: str, wanted: Executor, network: nn.Module | None = None
 ) -> UsedExecutor:
-    """Return the executor for this experiment; ``auto`` selects by the device and the FLOPs of a local step.
+    """Return the executor for this experiment; ``auto`` selects by the device and, on a CPU, by what is faster.
 
-    Multi-layer perceptrons in fp32 are trained by compiled functions on a CPU, however large they are, and so are
-    convolutional networks like LeNet with batches for which that is faster. Partial batches that a stack cannot compute
-    exactly are always trained by the loop. ``network`` is the experiment's, on the device, if there is one already; its
-    weights and buffers stay as they are.
+    On a CPU multi-layer perceptrons in fp32 are trained by compiled functions, however large they are, and so are
+    convolutional networks like LeNet with batches for which that is faster; all others as ``stack_or_loop`` has
+    measured. Partial batches that a stack cannot compute exactly are always trained by the loop. ``network`` is the
+    experiment's, on the device, if there is one already; its weights and buffers stay as they are.
 
     Raises:
         flbench.errors.UserError: the norm needs all clients in one stack, and the loop is wanted; or the other way
-            round, because of the method; or compiled functions are wanted, and there are none for this network here.
+            round, because of the method; or torch has no oneDNN, or there are no compiled functions for this network
+            here, and they are wanted.
     """
     norm, method = cast(Norm, experiment.norm), _method(experiment)
     require_executor(experiment, wanted)
@@ -226,22 +226,25 @@ def executor_for(
         return "stacked"
     if wanted == "auto" and device != "cpu":
         wanted = "stacked"
-    if wanted in ("loop", "stacked") and _drops_last(experiment):
+    if wanted == "loop-onednn" and not has_onednn():
+        raise UserError("executor loop-onednn: torch has no oneDNN on this machine; use auto or loop")
+    if wanted in LOOPS or (wanted == "stacked" and _drops_last(experiment)):
         return wanted
     network, image = make_network(experiment, data, device) if network is None else network, data.shape
-    if not _drops_last(experiment) and not stacks_partial_batches(method, network, image):
-        return "loop"
-    if wanted in ("auto", "native") and device == "cpu" and experiment.precision == "fp32":
-        compiled = native_network(network, image)
-        if compiled is not None and (wanted == "native" or compiled.gains(experiment.batch_size)):
+    is_fp32, batch_size = experiment.precision == "fp32", experiment.batch_size
+    if _drops_last(experiment) or stacks_partial_batches(method, network, image):
+        if wanted == "stacked":
+            return wanted
+        compiled = native_network(network, image) if device == "cpu" and is_fp32 else None
+        if compiled is not None and (wanted == "native" or compiled.gains(batch_size)):
             return "native"
-    if wanted == "native":
-        raise UserError("executor native: it trains networks like mlp, lenet and cnn in fp32 on a CPU; use auto")
-    if wanted != "auto":
-        return wanted
-    forward = sample_flops(network, image, backward=False)
-    flops = 3 * forward * experiment.batch_size  # the backward pass counted as two forward passes
-    return "stacked" if flops < STACK_BELOW_FLOPS else "loop"
+        if wanted == "native":
+            raise UserError("executor native: it trains networks like mlp, lenet and cnn in fp32 on a CPU; use auto")
+        if stack_is_faster(network, sample_flops(network, image, backward=False), batch_size):
+            return "stacked"
+    elif wanted != "auto":
+        return "loop"
+    return "loop-onednn" if is_fp32 and has_large_products(network, image, batch_size) else "loop"
 
 
 def _compiled_chunk(network: nn.Module) -> int:
@@ -323,20 +326,23 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, setup: Traini
 
 
 def set_matmul_precision(precision: str) -> None:
-    """Allow TF32 for matrix products and convolutions on CUDA if the precision is ``tf32``, and forbid it otherwise."""
-    allowed = precision == "tf32"
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    torch.backends.cudnn.allow_tf32 = allowed
+    """Allow TF32 for matrix products and convolutions on CUDA if the precision is ``tf32``, and forbid it otherwise.
+
+    ``cudnn.benchmark`` is off: with it cuDNN times its algorithms in each process, and nothing says which one it took.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.benchmark = False
 
 
 @contextmanager
 def matmul_precision_restored() -> Iterator[None]:
-    """Restore the process's TF32 settings, which building a trainer changes."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    """Restore the process's settings of TF32 and cuDNN, which building a trainer changes."""
+    cudnn = torch.backends.cudnn
+    before = torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
 
 
 @cache
@@ -346,7 +352,7 @@ def keep_freed_memory() -> bool:
     By default glibc returns it to the kernel, which clears each page on its next use: a tenth of a CNN's local step.
 
     Returns:
-        Whether it is glibc that allocates, and has accepted the limits.
+        Whether it is glibc that allocates, and has accepted the options.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    return mallopt is not None and mallopt(*M_TRIM_THRESHOLD) == mallopt(*M_MMAP_THRESHOLD) == 1
+    return mallopt is not None and all(mallopt(*option) == 1 for option in MALLOC_OPTIONS.values())

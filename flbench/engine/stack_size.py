@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from flbench.engine.device_data import OWN_BATCH
 from flbench.engine.hook_checks import checked
 from flbench.methods.base import Context, Method, overrides
+from flbench.models.convolutions import window_numbers
 from flbench.models.frozen import frozen_names, initial_trees
+from flbench.models.layers import Conv
 from flbench.models.network import head_weight
 from flbench.models.sites import Shape
 from flbench.models.token_layers import blank_batch
@@ -44,6 +46,7 @@ def client_bytes(network: nn.Module, image: Shape, batch_size: int, method: Meth
     Counts what torch keeps for the backward pass of two images, scaled to a batch. Of each teacher it counts the
     weights and the outputs: its pass keeps nothing for a backward pass, and ends before the student's begins.
     Parameters that the method adds count as the network's own; a second set of weights is trained after the first.
+    Of the windows that ``unfolded`` convolutions copy it counts those of one layer, as each drops its own.
     """
     network, method = copy.deepcopy(network), checked(method)  # batch normalization updates its statistics
     weights, fixed = [*network.parameters(), *network.buffers()], frozen_names(network)
@@ -56,6 +59,15 @@ def client_bytes(network: nn.Module, image: Shape, batch_size: int, method: Meth
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
+    windows = [0]
+
+    def note_windows(layer: Conv, inputs: tuple[Tensor]) -> None:
+        (x,) = inputs
+        windows.append(window_numbers(x.shape[1:], layer.weight.shape, *layer.window, of_images=x.requires_grad))
+
+    for layer in network.modules():
+        if isinstance(layer, Conv):
+            layer.register_forward_pre_hook(note_windows)
     samples = 2
     like = next(network.parameters())
     # The graph of this pass lives until the end of the count, so that no storage comes twice.
@@ -73,7 +85,7 @@ def client_bytes(network: nn.Module, image: Shape, batch_size: int, method: Meth
     if twin is not None:
         copies, teachers = COPIES + TWIN_COPIES, max(teachers, teacher_count(twin, network))
     trained = KEPT * activations + copies * model + COPIES * added + frozen + teachers * (model + taught)
-    return int(trained + MOMENTS * moments)
+    return int(trained + MOMENTS * moments + max(windows) * batch_size * like.element_size())
 
 
 def teacher_count(method: Method, network: nn.Module) -> int:

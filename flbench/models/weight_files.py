@@ -179,6 +179,7 @@ def _of_safetensors(data: bytes) -> Tree:
     header, body, tree = json.loads(data[8 : 8 + length]), memoryview(data)[8 + length :], {}
     if not isinstance(header, dict):
         raise ValueError("its header is no mapping")
+    last = 0
     for name, one in header.items():
         if name == "__metadata__":
             continue
@@ -193,5 +194,7 @@ def _of_safetensors(data: bytes) -> Tree:
         ):
             raise ValueError(f"it is damaged: the place of {name!r:.80} does not fit its shape {shape}")
         raw = torch.frombuffer(bytearray(body[begin:end]), dtype=dtype) if end > begin else torch.empty(0, dtype=dtype)
-        tree[name] = raw.view(shape)
+        tree[name], last = raw.view(shape), max(last, end)
+    if last < len(body):
+        raise ValueError(f"it is damaged: {len(body) - last} bytes follow the last tensor")
     return tree

@@ -1,6 +1,8 @@
 """Where the functions of ``convolutions`` find their arguments: whole numbers of 64 bits, most of them addresses.
 
-Letters: C channels in, O channels out, k rows and columns of a kernel.
+A normalization stands between the convolution and the pooling, before the ReLU or after it.
+
+Letters: C channels in, O channels out, k rows and columns of a kernel, A rows and columns after the convolution.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class Field(IntEnum):
     ROWS = 7  #: address of memory for ``LANES`` images, or outputs of any layer
     OUT = 8  #: the same again
     IN = 9  #: the same again
-    OF_PIXELS = 10  #: address of memory for the gradient of the pixels of any layer, before the pooling
+    OF_PIXELS = 10  #: address of memory for the gradient of the pixels (O, AFTER, AFTER) of any layer
 
 
 class Part(IntEnum):
@@ -48,3 +50,16 @@ class Part(IntEnum):
     BY_ROW = 12  #: the same as (k, O, C, k)
     SUMS = 13  #: address of memory for the gradient of a client's weights, a vector for each
     BIAS_SUMS = 14
+    AFTER = 15  #: A; without a normalization only those that are pooled
+    NORM = 16  #: ``Kind`` of the normalization; ``DENSE``: none
+    RELU_FIRST = 17  #: whether ReLU comes before it
+    GROUPS = 18  #: of channels, each with statistics of its own
+    CENTRED = 19  #: whether their mean is subtracted
+    NUMBER = 20  #: address of each client's ``eps``, or factor
+    GAINS = 21  #: address of the gains of the first client, 0: none
+    SHIFTS = 22
+    OF_GAINS = 23  #: address of their gradient
+    OF_SHIFTS = 24
+    GAIN_PIXELS = 25  #: gains and shifts of a channel: 1, or one for each of its pixels (A * A)
+    ACTIVATIONS = 26  #: address of what is normalized (O, A, A), a vector of samples each, for every vector
+    STATISTICS = 27  #: address of the means, the factors and memory (GROUPS each), for every vector

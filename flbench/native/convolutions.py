@@ -1,4 +1,4 @@
-"""Both passes of convolutions, each with max-pooling, bias and ReLU, for clients one after another.
+"""Both passes of convolutions, each with bias, ReLU, max-pooling and perhaps a normalization, client after client.
 
 ``LANES`` samples of a client go through all layers together, while they are in the cache. Every number of a result is
 one chain of sums in order, whatever the CPU, so a client's bits depend on nothing but its own numbers. The functions
@@ -9,9 +9,12 @@ Letters: C channels in, O channels out, H pixels of a side before the convolutio
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from flbench.native.convolution_layout import KERNEL, LANES, Field, Part
+from flbench.native.lanes import over_lanes, vector
+from flbench.native.normalized_pixels import activations, clear_gains, normalize, of_normalized
 from flbench.native.products import transpose
 from flbench.native.vectors import put, real, whole
 from flbench.native.windows import (
@@ -20,17 +23,18 @@ from flbench.native.windows import (
     PIXEL_ROWS,
     POOLED_ROWS,
     kernel_sums,
-    over_lanes,
     pixel_sums,
     pooled,
     pooled_few,
     unpool,
+    window_pixels,
 )
 
 _FIRST_LAYER, _OF_LAYER = 8 * len(Field), 8 * len(Part)
 
 #: Bytes of a vector, and weights of a kernel.
 _VECTOR, _TAPS = 4 * LANES, KERNEL * KERNEL
+_ZERO, _LOWEST = np.float32(0), np.float32(-np.inf)
 
 
 def forward(head: int) -> None:
@@ -41,13 +45,18 @@ def forward(head: int) -> None:
     for n in range(whole(head, Field.CLIENTS)):
         for i in range(layers):
             _pack(_layer(head, i), n)
-        for vector in range(vectors):
-            number, first, used = n * vectors + vector, n * batch + LANES * vector, min(LANES, batch - LANES * vector)
+        for v in range(vectors):
+            number, first, used = n * vectors + v, n * batch + LANES * v, min(LANES, batch - LANES * v)
             x = _input(head, 0, number)
             _to_lanes(whole(head, Field.IMAGES) + 4 * first * pixels, pixels, used, rows, x)
             for i in range(layers):
                 y = _input(head, i + 1, number) if i + 1 < layers else whole(head, Field.OUT)
-                _convolve(_layer(head, i), n, number, x, y)
+                layer = _layer(head, i)
+                if whole(layer, Part.NORM):
+                    _convolve_all(layer, n, number, x)
+                    normalize(layer, n, number, y)
+                else:
+                    _convolve(layer, n, number, x, y)
                 x = y
             _from_lanes(x, width, used, rows, whole(head, Field.FEATURES) + 4 * first * width)
 
@@ -63,16 +72,20 @@ def backward(head: int) -> None:
             _pack(layer, n)
             _clear(whole(layer, Part.SUMS), LANES * _weights(layer))
             _clear(whole(layer, Part.BIAS_SUMS), LANES * whole(layer, Part.OUTS))
-        for vector in range(vectors):
-            number = n * vectors + vector
+            clear_gains(layer, n)
+        for v in range(vectors):
+            number = n * vectors + v
             of_y, of_x = whole(head, Field.OUT), whole(head, Field.IN)
-            of_features = whole(head, Field.FEATURES) + _VECTOR * (n * width * vectors + vector)
+            of_features = whole(head, Field.FEATURES) + _VECTOR * (n * width * vectors + v)
             for i in range(width):
                 for lane in range(LANES):
                     put(of_y, LANES * i + lane, real(of_features + _VECTOR * i * vectors, lane))
             for i in range(layers - 1, -1, -1):
                 layer = _layer(head, i)
-                _unpool(layer, number, of_y, of_pixels)
+                if whole(layer, Part.NORM):
+                    of_normalized(layer, n, number, of_y, of_pixels)
+                else:
+                    _unpool(layer, number, of_y, of_pixels)
                 _add_of_weights(layer, of_pixels, _input(head, i, number))
                 if i:
                     _clear(of_x, LANES * _inputs(layer))
@@ -128,7 +141,7 @@ def _clear(address: int, floats: int) -> None:
 @njit
 def _reduce(sums: int, count: int, out: int) -> None:
     for i in range(count):
-        put(out, i, over_lanes(sums + _VECTOR * i))
+        put(out, i, over_lanes(vector(sums + _VECTOR * i)))
 
 
 @njit
@@ -195,6 +208,23 @@ def _convolve(layer: int, n: int, number: int, x: int, y: int) -> None:
 
 
 @njit
+def _convolve_all(layer: int, n: int, number: int, x: int) -> None:
+    """Write the pixels (O, A, A) that are normalized; ReLU may come first."""
+    side, outs, after = whole(layer, Part.SIDE), whole(layer, Part.OUTS), whole(layer, Part.AFTER)
+    weight, bias, taps = whole(layer, Part.BY_TAP), whole(layer, Part.BIAS) + 4 * n * outs, whole(layer, Part.TAPS)
+    plane, steps, z = LANES * after * after, whole(layer, Part.CHANNELS) * _TAPS, activations(layer, number)
+    floor = _ZERO if whole(layer, Part.RELU_FIRST) else _LOWEST
+    for row in range(0, after, 2):
+        below = LANES if row + 1 < after else 0
+        for column in range(0, after, 2):
+            right = LANES if column + 1 < after else 0
+            first, to = x + _VECTOR * (row * side + column), z + _VECTOR * (row * after + column)
+            for o in range(0, outs, POOLED_ROWS):
+                window_pixels(weight + 4 * o, outs, first, taps, right, below * side, steps, min(POOLED_ROWS, outs - o),
+                              bias + 4 * o, floor, to + 4 * o * plane, below * after, plane)  # fmt: skip
+
+
+@njit
 def _unpool(layer: int, number: int, of_y: int, of_pixels: int) -> None:
     """Write the gradient of the pixels (O, 2h, 2h) before the pooling; an odd last row or column has none."""
     outs, half = whole(layer, Part.OUTS), _half(layer)
@@ -212,7 +242,8 @@ def _unpool(layer: int, number: int, of_y: int, of_pixels: int) -> None:
 def _add_of_weights(layer: int, of_pixels: int, x: int) -> None:
     """Add to the gradient of the weights, sample by sample."""
     side, outs, weights = whole(layer, Part.SIDE), whole(layer, Part.OUTS), whole(layer, Part.CHANNELS) * _TAPS
-    pixels, sums, starts = 4 * _half(layer) * _half(layer), whole(layer, Part.SUMS), whole(layer, Part.STARTS)
+    pixels = whole(layer, Part.AFTER) * whole(layer, Part.AFTER)
+    sums, starts = whole(layer, Part.SUMS), whole(layer, Part.STARTS)
     for c in range(whole(layer, Part.CHANNELS)):
         for row in range(KERNEL):
             first, kernel = x + _VECTOR * (c * side + row) * side, sums + _VECTOR * (c * KERNEL + row) * KERNEL
@@ -225,7 +256,7 @@ def _add_of_weights(layer: int, of_pixels: int, x: int) -> None:
 def _add_of_input(layer: int, of_pixels: int, of_x: int) -> None:
     """Add to the gradient of the layer's input x_CHH."""
     side, outs, channels = whole(layer, Part.SIDE), whole(layer, Part.OUTS), whole(layer, Part.CHANNELS)
-    after, plane = 2 * _half(layer), side * side
+    after, plane = whole(layer, Part.AFTER), side * side
     for row in range(after):
         for column in range(after):
             gradient = of_pixels + _VECTOR * (row * after + column)

@@ -13,13 +13,12 @@ Shape suffixes: N clients, E local steps, B samples, D neurons, Y classes.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numba import njit
 
 from flbench.native.elementwise import exponential, logarithm
 from flbench.native.mlp_layout import Field, Kind, Operation, Part
+from flbench.native.normalizations import factor_varies, norm_factor
 from flbench.native.products import product, transpose
 from flbench.native.vectors import WIDTH, byte, put, real, whole
 
@@ -222,14 +221,7 @@ def _normalize(at: int, n: int, memory: int, x: int, y: int, size: int, row: int
                     c = real(normalized + 4 * i * row, b)
                     put(factor, b, real(factor, b) + c * c)
         for b in range(size):
-            square = real(factor, b)
-            if kind == Kind.VARIANCE:
-                put(factor, b, _ONE / _F(math.sqrt(square / _F(d) + number)))
-            elif kind == Kind.LENGTH:
-                length = _F(math.sqrt(square))
-                put(factor, b, _F(math.sqrt(_F(d))) / (number if length < number else length))
-            else:
-                put(factor, b, number)  # 1 of what only subtracts the mean
+            put(factor, b, norm_factor(kind, real(factor, b), d, number))
         for i in range(first, last):
             for b in range(size):
                 put(normalized + 4 * i * row, b, real(normalized + 4 * i * row, b) * real(factor, b))
@@ -271,7 +263,6 @@ def _of_normalization(
                 put(g + 4 * i * row, b, real(g + 4 * i * row, b) * real(normalized + 4 * i * row, b))
         _sum_rows(head, width, size, g, whole(at, Part.OF_WEIGHT) + 4 * n * width, rate)
     mean, along = spare, spare + 4 * row
-    longest = _F(math.sqrt(_F(d))) / number
     for group in range(groups):
         first, last, factor = group * d, (group + 1) * d, factors + 4 * group * row
         for b in range(size):
@@ -284,8 +275,8 @@ def _of_normalization(
                 put(along, b, real(along, b) + value * real(normalized + 4 * i * row, b))
         for b in range(size):
             put(mean, b, real(mean, b) / _F(d) if whole(at, Part.CENTRED) else _ZERO)
-            depends = kind == Kind.VARIANCE or (kind == Kind.LENGTH and real(factor, b) != longest)
-            put(along, b, real(along, b) / _F(d) if depends else _ZERO)
+            varies = factor_varies(kind, real(factor, b), d, number)
+            put(along, b, real(along, b) / _F(d) if varies else _ZERO)
         for i in range(first, last):
             for b in range(size):
                 value = real(of_x + 4 * i * row, b) - real(mean, b)

@@ -15,13 +15,15 @@ from numba import types
 from numba.extending import intrinsic
 
 from flbench.native.convolution_layout import KERNEL, LANES, POOL
+from flbench.native.lanes import FLOATS as _VECTOR
+from flbench.native.lanes import lanes
 from flbench.native.vectors import WIDTH, declared, load, spread, store
 
 #: What is stored in the place of the largest pixel of a window (0 to 3) where ReLU returns 0.
 CLIPPED = POOL**2
 
-_I8, _I32, _I64, _FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
-_VECTOR, _PLACES = ir.VectorType(_FLOAT, LANES), ir.VectorType(_I8, LANES)
+_I8, _I64 = ir.IntType(8), ir.IntType(64)
+_PLACES = ir.VectorType(_I8, LANES)
 _ZERO = ir.Constant(_VECTOR, [0.0] * LANES)
 
 #: Returns one factor of row or column ``i`` in a step.
@@ -44,29 +46,45 @@ def pooled_tile(rows: int) -> Any:
             w, of_w, x, taps, side, steps, used, bias, y, places, of_y = args
             row = _existing(at, rows, used)
             window = [at.mul(_I64(LANES), at.add(at.mul(_I64(j // POOL), side), _I64(j % POOL))) for j in range(4)]
-
-            def weight(k: Any, i: int) -> Any:
-                return spread(at, load(at, _after(at, w, at.mul(k, of_w), row[i])), _VECTOR)
-
-            def pixels(k: Any, j: int) -> Any:
-                tap = at.load(at.inttoptr(at.add(taps, at.shl(k, _I64(3))), _I64.as_pointer()))
-                return load(at, _after(at, x, tap, window[j]), _VECTOR)
-
-            for i, sums in enumerate(_sums(at, steps, [[_ZERO] * 4] * rows, weight, pixels)):
-                largest, place = sums[0], _all(0)
-                for j in range(1, 4):
-                    larger = at.or_(
-                        at.fcmp_ordered(">", sums[j], largest), at.fcmp_unordered("uno", sums[j], sums[j])
-                    )  # fmt: skip
-                    largest, place = at.select(larger, sums[j], largest), at.select(larger, _all(j), place)
+            for i, sums in enumerate(_convolved(at, w, of_w, row, x, taps, window, steps)):
+                largest, place = _largest(at, sums)
                 largest = at.fadd(largest, spread(at, load(at, _after(at, bias, row[i])), _VECTOR))
-                off = at.fcmp_ordered("<=", largest, _ZERO)
-                store(at, at.select(off, _ZERO, largest), _after(at, y, at.mul(row[i], of_y)), None)
-                pointer = at.inttoptr(at.add(places, at.mul(row[i], of_y)), _PLACES.as_pointer())
-                at.store(at.select(off, _all(CLIPPED), place), pointer, align=1)
+                largest, place = _clipped(at, largest, place)
+                store(at, largest, _after(at, y, at.mul(row[i], of_y)), None)
+                _store_places(at, place, at.add(places, at.mul(row[i], of_y)))
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 11), code
+
+    return compute
+
+
+def pixel_window_tile(rows: int) -> Any:
+    """Return a function that computes the four pixels of a window of ``rows`` channels after the convolution.
+
+    The function has the arguments ``(w, of_w, x, taps, right, below_x, steps, used, bias, floor, z, below_z, of_z)``,
+    the first as of ``pooled_tile``. The pixels of the window are ``right``, ``below_x`` and their sum of floats further
+    in x, and ``below_z`` in place of ``below_x`` in z. Beyond the last column or row the distance is 0. A sum plus the
+    bias, of which nothing below the floor is left, is written to z[i * of_z].
+    """
+
+    @intrinsic
+    def compute(typing: Any, w: Any, of_w: Any, x: Any, taps: Any, right: Any, below_x: Any, steps: Any, used: Any,
+                bias: Any, floor: Any, z: Any, below_z: Any, of_z: Any) -> Any:  # fmt: skip
+        def code(context: Any, at: ir.IRBuilder, signature: Any, args: Any) -> Any:
+            w, of_w, x, taps, right, below_x, steps, used, bias, floor, z, below_z, of_z = args
+            row, low = _existing(at, rows, used), spread(at, floor, _VECTOR)
+            window = [_I64(0), right, below_x, at.add(right, below_x)]
+            places = [_I64(0), right, below_z, at.add(right, below_z)]
+            for i, sums in enumerate(_convolved(at, w, of_w, row, x, taps, window, steps)):
+                added = spread(at, load(at, _after(at, bias, row[i])), _VECTOR)
+                for place, pixel in zip(places, sums, strict=True):
+                    value = at.fadd(pixel, added)
+                    value = at.select(at.fcmp_ordered("<", value, low), low, value)
+                    store(at, value, _after(at, z, at.mul(row[i], of_z), place), None)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 9, types.float32, *[types.int64] * 3), code
 
     return compute
 
@@ -149,17 +167,47 @@ def unpool(typing: Any, gradient: Any, places: Any, pixels: Any, side: Any, tota
 
 
 @intrinsic
-def over_lanes(typing: Any, address: Any) -> Any:
-    """Return the sum over a vector, as a tree."""
+def pool(typing: Any, first: Any, second: Any, third: Any, fourth: Any, relu: Any, y: Any, places: Any) -> Any:
+    """Write the largest of the four pixels of a window and, as bytes, its place; with a ``relu`` after it."""
 
     def code(context: Any, at: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        sums, half = load(at, args[0], _VECTOR), LANES // 2
-        while half:
-            other = ir.Constant(ir.VectorType(_I32, LANES), [lane ^ half for lane in range(LANES)])
-            sums, half = at.fadd(sums, at.shuffle_vector(sums, sums, other)), half // 2
-        return at.extract_element(sums, _I32(0))
+        *window, relu, y, places = args
+        largest, place = _largest(at, window)
+        positive = zip(_clipped(at, largest, place), (largest, place), strict=True)
+        largest, place = (at.select(at.icmp_signed("!=", relu, _I64(0)), *both) for both in positive)
+        store(at, largest, y, None)
+        _store_places(at, place, places)
+        return context.get_dummy_value()
 
-    return types.float32(types.int64), code
+    return types.void(*[lanes] * 4, *[types.int64] * 3), code
+
+
+@intrinsic
+def at_place(typing: Any, gradient: Any, places: Any, pixel: Any) -> Any:
+    """Return the gradient of a pixel of a window (0 to 3) from that of the maximum and the address of its place."""
+
+    def code(context: Any, at: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        gradient, places, pixel = args
+        place = at.load(at.inttoptr(places, _PLACES.as_pointer()), align=1)
+        pixels = spread(at, at.trunc(pixel, _I8), _PLACES)
+        return at.select(at.icmp_signed("==", place, pixels), gradient, _ZERO)
+
+    return lanes(lanes, types.int64, types.int64), code
+
+
+def _convolved(
+    at: ir.IRBuilder, w: Any, of_w: Any, row: Sequence[Any], x: Any, taps: Any, window: Sequence[Any], steps: Any
+) -> list[list[Any]]:
+    """The sums of the pixels of a window, for each channel of ``row``."""
+
+    def weight(k: Any, i: int) -> Any:
+        return spread(at, load(at, _after(at, w, at.mul(k, of_w), row[i])), _VECTOR)
+
+    def pixels(k: Any, j: int) -> Any:
+        tap = at.load(at.inttoptr(at.add(taps, at.shl(k, _I64(3))), _I64.as_pointer()))
+        return load(at, _after(at, x, tap, window[j]), _VECTOR)
+
+    return _sums(at, steps, [[_ZERO] * 4] * len(row), weight, pixels)
 
 
 def _sums(
@@ -207,6 +255,25 @@ def _after(at: ir.IRBuilder, address: Any, *floats: Any) -> Any:
     return address
 
 
+def _largest(at: ir.IRBuilder, window: Sequence[Any]) -> tuple[Any, Any]:
+    """The largest of the pixels of a window, and its place: of several the first. NaN is larger than all."""
+    largest, place = window[0], _all(0)
+    for j, pixel in enumerate(window[1:], start=1):
+        larger = at.or_(at.fcmp_ordered(">", pixel, largest), at.fcmp_unordered("uno", pixel, pixel))
+        largest, place = at.select(larger, pixel, largest), at.select(larger, _all(j), place)
+    return largest, place
+
+
+def _clipped(at: ir.IRBuilder, largest: Any, place: Any) -> tuple[Any, Any]:
+    """Both after ReLU."""
+    off = at.fcmp_ordered("<=", largest, _ZERO)
+    return at.select(off, _ZERO, largest), at.select(off, _all(CLIPPED), place)
+
+
+def _store_places(at: ir.IRBuilder, place: Any, address: Any) -> None:
+    at.store(place, at.inttoptr(address, _PLACES.as_pointer()), align=1)
+
+
 def _all(value: int) -> ir.Constant:
     return ir.Constant(_PLACES, [value] * LANES)
 
@@ -214,4 +281,5 @@ def _all(value: int) -> ir.Constant:
 #: Rows of the tiles: as many as registers hold the sums of.
 POOLED_ROWS, FEW_POOLED_ROWS, KERNEL_ROWS, PIXEL_ROWS = (6, 4, 3, 6) if WIDTH == LANES else (1, 1, 1, 1)
 pooled, pooled_few = pooled_tile(POOLED_ROWS), pooled_tile(FEW_POOLED_ROWS)
+window_pixels = pixel_window_tile(POOLED_ROWS)
 kernel_sums, pixel_sums = kernel_tile(KERNEL_ROWS), pixel_tile(PIXEL_ROWS)

@@ -138,6 +138,7 @@ def _configuration(runs: Sequence[Run], fingerprint: str | None) -> dict[str, An
     # All seeds are on the same data: of counts that differ, the smaller one cannot narrow an interval.
     recorded = min((one.samples for one in results if one.samples), key=lambda both: both[1], default=None)
     samples = known_samples(first.experiment, fingerprint) or recorded
+    numerics = {id(one.numerics): one.numerics for one in results}  # equal ones are one object
     contributors = {one.environment.get(CONTRIBUTED_BY) for one in results} - {None}
     return {
         "runs": tuple(runs),
@@ -150,7 +151,7 @@ def _configuration(runs: Sequence[Run], fingerprint: str | None) -> dict[str, An
         "samples": None if samples is None else "{}/{}".format(*samples),
         "dropped": first.dropped,
         "personal": any(run.record is not None and "acc_personal" in run.record for run in runs),
-        "numerics": tuple(sorted({describe(one.numerics) for one in results})),
+        "numerics": tuple(sorted({*map(describe, numerics.values())})),
         "contributors": tuple(sorted(map(str, contributors))),
         "copies": (),
         "chosen": "",
@@ -278,6 +279,24 @@ def tick_of(cell: Cell, axis: str, without: Sequence[str] = ()) -> Tick:
     if axis != "method" or not cell.copies:
         return own
     return Tick(own.order, " = ".join([own.label, *(tick_of(copy, axis, without).label for copy in cell.copies)]))
+
+
+def ticks_of(cells: Iterable[Cell], axis: str, without: Sequence[str] = ()) -> list[Tick]:
+    """Return the positions of cells on an axis; cells that share a value, as those of a sweep do, share its tick."""
+    if axis in ("data", "rounds"):  # of the cell itself
+        return [tick_of(cell, axis, without) for cell in cells]
+    name, known, ticks = axis.partition(".")[0], dict[Any, Tick](), []
+    for cell in cells:
+        if axis == "method" and cell.copies:
+            ticks.append(tick_of(cell, axis, without))
+            continue
+        # By identity, which is fast: the cells keep these objects.
+        key = id(getattr(cell.experiment, name, None)), id(cell.digits), id(cell.runs[0].varied)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = tick_of(cell, axis, without)
+        ticks.append(found)
+    return ticks
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:

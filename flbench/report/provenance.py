@@ -12,7 +12,6 @@ from typing import Any
 
 from flbench.literal import line
 from flbench.report.runs import Run
-from flbench.store import Result
 from flbench.store.results import CONTRIBUTED_BY
 
 #: The fact that names who contributed a run.
@@ -35,22 +34,40 @@ class Provenance:
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Provenance:
         """Return the provenance of the finished ones among ``runs``."""
-        facts = [_facts(run, run.result) for run in runs if run.result is not None]
+        alike: dict[Any, list[Run]] = {}  # equal facts of results are one object
+        finished = [run for run in runs if run.result is not None]
+        for run in finished:
+            alike.setdefault(_identity(run), []).append(run)
+        counts = {name: Counter[str]() for name in FACTS}
+        for members in alike.values():
+            texts = _facts(members[0])
+            for name in FACTS:
+                if texts[name]:
+                    counts[name][line(texts[name])] += len(members)
         return cls(
             requested=len(runs),
-            finished=len(facts),
+            finished=len(finished),
             seeds=tuple(sorted({run.experiment.seed for run in runs})),
             rounds=tuple(sorted({run.rounds for run in runs})),
-            facts={
-                name: dict(sorted(Counter(line(texts[name]) for texts in facts if texts[name]).items()))
-                for name in FACTS
-            },
+            facts={name: dict(sorted(found.items())) for name, found in counts.items()},
         )
 
 
-def _facts(run: Run, result: Result) -> dict[str, str]:
-    """Return what a run was computed with, by ``FACTS``; empty texts are not shown."""
-    dataset, environment = getattr(run.experiment, "dataset", None), result.environment
+def _identity(run: Run) -> tuple[Any, ...]:
+    """Return what ``_facts`` depends on, objects by their identity."""
+    assert run.result is not None
+    dataset = getattr(run.experiment, "dataset", None)
+    return id(dataset), run.fingerprint, id(run.result.numerics), id(run.result.environment)
+
+
+def _facts(run: Run) -> dict[str, str]:
+    """Return what a finished run was computed with, by ``FACTS``; empty texts are not shown."""
+    assert run.result is not None
+    dataset, environment, numerics = (
+        getattr(run.experiment, "dataset", None),
+        run.result.environment,
+        run.result.numerics,
+    )
     commit = environment.get("git_commit")
     code = f"commit {str(commit)[:12]}" if commit else "installed package, no git commit"
     packages: dict[str, Any] = {
@@ -58,7 +75,7 @@ def _facts(run: Run, result: Result) -> dict[str, str]:
     }
     return {
         "Data": f"{dataset.name} {run.fingerprint}" if dataset is not None else "Gaussian inputs",
-        "Numerics": describe(result.numerics),
+        "Numerics": describe(numerics),
         "Code": f"{code} with uncommitted changes" if commit and environment.get("git_dirty") else code,
         "Plug-ins": str(environment.get("plugins", "")),
         "Packages": describe(packages),

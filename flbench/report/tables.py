@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from flbench.metric_specs import METRICS
-from flbench.report.cells import Cell, Position, grouped, rows_of, tick_of, with_columns
+from flbench.report.cells import Cell, Position, grouped, rows_of, tick_of, ticks_of, with_columns
 from flbench.report.stats import Contrast, contrasts
 from flbench.report.ticks import Tick, axis_label, place_label
 from flbench.sweeps.axes import axes_of
@@ -59,10 +59,9 @@ def axes_for(cells: Sequence[Cell], layout: Layout, chosen: Sequence[str] = ()) 
     present = {axis for axis in wanted if axis == "data" or any(cell.experiment.has(axis) for cell in cells)}
     rows, asked = (tuple(axis for axis in axes if axis in present) for axes in (layout.rows, layout.cols))
     named = (*rows, *asked, *chosen)
-    ticks = {axis: [tick_of(cell, axis, named) for cell in cells] for axis in (*rows, *asked)}
     others = [axis for axis in axes_of(type(cell.experiment) for cell in cells) if axis not in named]
     others = [axis for axis in others if varies(cells, axis, named)]
-    ticks |= {axis: [tick_of(cell, axis, named) for cell in cells] for axis in others}
+    ticks = {axis: ticks_of(cells, axis, named) for axis in (*rows, *asked, *others)}
 
     def follows(axis: str, *origins: str) -> bool:
         """Return whether an axis has one value for each place on others."""
@@ -86,7 +85,7 @@ def axes_for(cells: Sequence[Cell], layout: Layout, chosen: Sequence[str] = ()) 
 
 def varies(cells: Sequence[Cell], axis: str, named: Sequence[str] = ()) -> bool:
     """Return whether cells differ on an axis."""
-    return len({tick_of(cell, axis, named) for cell in cells}) > 1
+    return len({*ticks_of(cells, axis, named)}) > 1
 
 
 #: A table with more columns than this is split by its slowest column axis.

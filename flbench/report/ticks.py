@@ -93,10 +93,14 @@ def place_label(axes: Sequence[str], at: Sequence[Tick]) -> str:
 
 def digits_of(experiments: Iterable[Experiment]) -> dict[str, int]:
     """Return the significant digits of the axes that need more than ``DIGITS`` to keep their values apart."""
-    values: dict[str, set[float]] = {}
+    given: dict[str, dict[int, Any]] = {}  # by identity: the experiments of a sweep share their few values
     for experiment in experiments:
         for name in type(experiment).model_fields:
             value = getattr(experiment, name)
+            given.setdefault(name, {})[id(value)] = value
+    values: dict[str, set[float]] = {}
+    for name, known in given.items():
+        for value in known.values():
             parts = {f"{name}.{sub}": one for sub, one in vars(value).items()} if isinstance(value, Component) else {}
             for axis, one in {name: value, **parts}.items():
                 if isinstance(one, float):

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import mul
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from flbench.choices import ON_VALIDATION_DATA, SelectBy
@@ -171,21 +173,24 @@ def expected(settings: Sequence[Cell]) -> tuple[Summary, ...]:
     seeds = sorted(set().union(*by_setting))
     if not seeds or any(set(values) != set(seeds) for values in by_setting):
         return ()
+    by_seed = [[values[seed] for values in by_setting] for seed in seeds]
     curve: list[Summary] = []
     for drawn in range(1, len(settings) + 1):
         shares = first_of_drawn(len(settings), drawn)
-        means = [math.fsum(p * v[seed] for p, v in zip(shares, by_setting, strict=True)) for seed in seeds]
+        means = [math.fsum(map(mul, shares, values)) for values in by_seed]
         curve += filter(None, [summarize(means)])
     return tuple(curve)
 
 
-def first_of_drawn(settings: int, drawn: int) -> list[float]:
+@lru_cache(1000)
+def first_of_drawn(settings: int, drawn: int) -> tuple[float, ...]:
     """Return the probability of each of some ranked settings to be the first of ``drawn`` that are drawn.
 
     >>> first_of_drawn(3, 1), first_of_drawn(4, 2)
-    ([0.3333333333333333, 0.3333333333333333, 0.3333333333333333], [0.5, 0.3333333333333333, 0.16666666666666666, 0.0])
+    ((0.3333333333333333, 0.3333333333333333, 0.3333333333333333), (0.5, 0.3333333333333333, 0.16666666666666666, 0.0))
     """
-    return [math.comb(settings - i, drawn - 1) / math.comb(settings, drawn) for i in range(1, settings + 1)]
+    draws = math.comb(settings, drawn)
+    return tuple(math.comb(settings - i, drawn - 1) / draws for i in range(1, settings + 1))
 
 
 def _with_guesses(cell: Cell) -> dict[int, float]:

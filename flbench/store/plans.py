@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -21,6 +21,7 @@ from flbench.store.results import RunRequest
 _LINE = re.compile(rb'^\{"run_id":"[0-9a-f]{16}",', re.MULTILINE)
 _ID = slice(11, 27)
 _ROUNDS = re.compile(rb'"rounds":([0-9]+)')
+_SEED = re.compile(rb"(0|[1-9][0-9]{0,17})")
 
 #: The file beside a plan that says how its runs are searched; a plan without it is executed whole.
 SEARCH = "search.json"
@@ -103,10 +104,53 @@ class Plan(Sequence[Entry]):
     def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
-        start = self._starts[index]
-        line = self._data[start : self._data.index(b"\n", start) + 1]
-        (entry,) = parse_plan(self._path, line)
+        (entry,) = parse_plan(self._path, self._line(index))
         return entry
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield every entry; a line that differs from the last one by its id and seed alone is not parsed as JSON."""
+        cell: _Cell | None = None
+        for index in range(len(self)):
+            line = self._line(index)
+            entry = None if cell is None else cell.entry(line)
+            if entry is None:
+                (entry,) = parse_plan(self._path, line)
+                cell = _Cell.of(entry, line)
+            yield entry
+
+    def _line(self, index: int) -> bytes:
+        start = self._starts[index]
+        return self._data[start : self._data.index(b"\n", start) + 1]
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A parsed line of a plan, and its text between the id and the seed, and after the seed."""
+
+    known: Entry
+    middle: bytes
+    end: bytes
+
+    @classmethod
+    def of(cls, entry: Entry, line: bytes) -> _Cell | None:
+        """Return the cell of a line; None where its text leaves open which number is the seed, or which text the id."""
+        head, _, rest = line.partition(b'"seed":')
+        found = _SEED.match(rest)
+        is_plain = line.count(b'"seed":') == line.count(b'"run_id":') == 1 and b"\\" not in line
+        if not is_plain or found is None or entry.experiment.get("seed") != int(found[1]):
+            return None
+        return cls(entry, line[_ID.stop : len(head) + len(b'"seed":')], rest[found.end(1) :])
+
+    def entry(self, line: bytes) -> Entry | None:
+        """Return the entry of another line with the same text; None where the text is another."""
+        start, stop = _ID.stop + len(self.middle), len(line) - len(self.end)
+        if line[_ID.stop : start] != self.middle or line[stop:] != self.end:
+            return None
+        seed = _SEED.fullmatch(line, start, stop)
+        if seed is None:
+            return None
+        experiment = {**self.known.experiment, "seed": int(seed[1])}
+        return Entry(line[_ID].decode(), self.known.cell_id, experiment)
 
 
 def read_plan(path: Path) -> Plan:

@@ -45,6 +45,7 @@ class Store:
         self.sweeps = root / "sweeps"
         self.workers = root / "workers"
         self.quarantine = root / "quarantine"
+        self._runs = str(root / "runs")
         try:
             self._open(create)
         except OSError as error:
@@ -58,7 +59,7 @@ class Store:
 
     def run(self, run_id: str) -> RunDir:
         """Return the directory of a run, which need not exist yet."""
-        return RunDir(self.root / f"runs/{run_id[:2]}/{run_id}", self.quarantine, self.liveness)
+        return RunDir(f"{self._runs}/{run_id[:2]}/{run_id}", self.quarantine, self.liveness)
 
     def run_ids(self) -> Iterator[str]:
         """Yield the ids of all runs that have a directory, sorted."""

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,10 +59,15 @@ class RunState:
 class RunDir:
     """The directory of one run."""
 
-    def __init__(self, path: Path, quarantine: Path, liveness: Liveness) -> None:
-        self.path = path
-        self.run_id = path.name
+    def __init__(self, directory: str, quarantine: Path, liveness: Liveness) -> None:
+        self._directory = directory
+        self.run_id = os.path.basename(directory)  # noqa: PTH119  speed
         self._quarantine, self._liveness = quarantine, liveness
+
+    @cached_property
+    def path(self) -> Path:
+        """The directory as a path, which takes longer to make than a text."""
+        return Path(self._directory)
 
     def experiment(self) -> Experiment:
         """Return the experiment as first requested; raises FileNotFoundError where the run is unknown or damaged."""
@@ -72,7 +78,7 @@ class RunDir:
 
     def attempts(self) -> list[AttemptDir]:
         """Return every attempt, oldest first."""
-        names = _names(f"{self.path}/attempts")
+        names = _names(f"{self._directory}/attempts")
         return [
             AttemptDir(self.path / "attempts" / name)
             for name in sorted(names, key=lambda name: (len(name), name))
@@ -82,7 +88,7 @@ class RunDir:
     def results(self) -> list[Result]:
         """Return every sound result, fewest rounds first; move damaged ones to quarantine, with a warning."""
         found = []
-        directory = f"{self.path}/results"
+        directory = f"{self._directory}/results"
         for name in sorted(_names(directory)):
             if not name.endswith(".json") or name.startswith("."):
                 continue
@@ -98,7 +104,7 @@ class RunDir:
         """Return the shortest result that covers a request and whose metrics file is complete, or None."""
         request = RunRequest.of(experiment)
         # Nearly always it has this name; listing a directory costs as much as reading a file.
-        likely = Result.read(f"{self.path}/results/{request.rounds:08d}.json")
+        likely = Result.read(f"{self._directory}/results/{request.rounds:08d}.json")
         if likely is not None and likely.covers(request) and self._has_metrics_of(likely):
             return likely
         for result in self.results():
@@ -209,7 +215,7 @@ class RunDir:
 
     def _has_metrics_of(self, result: Result) -> bool:
         try:
-            size = os.stat(f"{self.path}/attempts/{result.attempt:04d}/metrics.jsonl").st_size  # noqa: PTH116  speed
+            size = os.stat(f"{self._directory}/attempts/{result.attempt:04d}/metrics.jsonl").st_size  # noqa: PTH116  speed
         except (FileNotFoundError, NotADirectoryError):  # other errors are raised: the file may exist
             return False
         return size == result.metrics_bytes

@@ -118,6 +118,13 @@ def _logged(attempt: Attempt) -> Iterator[None]:
     """Write the library's log messages to the attempt's log."""
     handler = logging.FileHandler(attempt.log_path, delay=True, encoding="utf-8", errors="replace")
     handler.setFormatter(_RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    with logging_to(handler):
+        yield
+
+
+@contextmanager
+def logging_to(handler: logging.Handler) -> Iterator[None]:
+    """Send the library's log messages to a handler, too, and close it at the end."""
     logger = logging.getLogger("flbench")
     logger.addHandler(handler)
     try:

@@ -88,12 +88,11 @@ def test_variants_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("three_together")
-def test_plain_loops_stay_in_fp32_if_the_engine_computes_in_bf16() -> None:
+def test_plain_loops_compute_in_the_engines_precision() -> None:
     rows, peaks = measured(tiny("precision=bf16", repeats=1))
-    assert {row["variant"]: row["precision"] for row in rows} == {
-        REFERENCE: "bf16", "stacked": "bf16", "fused, 3 runs": "bf16", IN_MEMORY: "fp32", LOADER: "fp32"
-    }  # fmt: skip
-    assert [peak["precision"] for peak in peaks] == ["bf16", "fp32"]
+    names = [REFERENCE, "stacked", "fused, 3 runs", IN_MEMORY, LOADER]
+    assert {row["variant"]: row["precision"] for row in rows} == dict.fromkeys(names, "bf16")
+    assert [peak["precision"] for peak in peaks] == ["bf16"]
 
 
 def test_the_peak_is_the_fastest_product(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_bad_names(name: str, says: str) -> None:
         (["new", "metrics", "mine"], "unknown value 'metrics'; did you mean 'metric'? known: metric, "),
         (
             ["run", "--executor", "stakced"],
-            "did you mean 'stacked'? known: stacked, native, auto, loop",
+            "did you mean 'stacked'? known: stacked, native, loop-onednn, auto, loop",
         ),
         (["run", "--threads", "some"], "a valid integer"),
     ],

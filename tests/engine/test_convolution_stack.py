@@ -16,15 +16,17 @@ from flbench.choices import Executor
 from flbench.config import parse_experiment
 from flbench.data.arrays import Arrays, Data
 from flbench.engine import convolution_stack
-from flbench.engine.convolution_stack import ConvolutionStack, NativeConvolutions
+from flbench.engine.convolution_stack import Convolution, ConvolutionStack, NativeConvolutions
 from flbench.engine.federated import FederatedTrainer
+from flbench.engine.native_stack import NativeStack
 from flbench.engine.optimizers import Adam, Sgd
-from flbench.engine.setup import executor_for
+from flbench.engine.setup import executor_for, native_network
 from flbench.errors import UserError
 from flbench.methods.base import Tree, tmap
 from flbench.models.base import Model
 from flbench.models.initial_weights import build
 from flbench.models.layers import PooledConv
+from flbench.models.network import pure_forward
 from flbench.models.stages import Conv, Dense, NarrowConv, Stage
 from flbench.native.build import native
 from flbench.registry import METHODS, MODELS, NORMS
@@ -74,7 +76,7 @@ def images_of(clients: int, batch: int, channels: int, side: int, *, whole: bool
 
 def native_passes(found: ConvolutionStack, params: Tree, images: Tensor) -> tuple[Tensor, Tree]:
     """Features, and the gradients for ``weights_of`` the features as their gradient."""
-    features = found.forward(params, images).clone()
+    features = found.forward(params, {}, images).clone()
     grads = found.backward(filled(gradient_of(features)))
     return features, {name: grads[name].clone() for name in params}
 
@@ -102,10 +104,14 @@ def torch_passes(layers: Sequence[tuple[str, PooledConv]], params: Tree, images:
     return features.detach(), dict(zip(params, grads, strict=True))
 
 
+def declared(layers: Sequence[tuple[str, PooledConv]]) -> list[Convolution]:
+    return [Convolution(path, layer) for path, layer in layers]
+
+
 def made(layers: Sequence[tuple[str, PooledConv]]) -> ConvolutionStack:
     forward, backward = (native("convolutions", name) for name in ("forward", "backward"))
     assert forward is not None and backward is not None
-    return ConvolutionStack(NativeConvolutions((forward, backward), layers, frozenset()))
+    return ConvolutionStack(NativeConvolutions((forward, backward), declared(layers), frozenset()))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -146,12 +152,12 @@ def test_a_client_has_the_same_bits_in_every_stack(size: tuple[int, int, list[in
     assert all(torch.equal(alone[1][name], leaf[1:2]) for name, leaf in grads.items())
     gradient, rest = gradient_of(features), torch.zeros_like(features)
     fewer, of_fewer = (
-        found.forward(params, images[:, :9]).clone(),
+        found.forward(params, {}, images[:, :9]).clone(),
         tmap(torch.clone, found.backward(filled(gradient[:, :9]))),
     )
     assert torch.equal(fewer, features[:, :9])
     rest[:, :9] = gradient[:, :9]
-    found.forward(params, images)
+    found.forward(params, {}, images)
     assert all(torch.equal(leaf, of_fewer[name]) for name, leaf in found.backward(filled(rest)).items())
 
 
@@ -165,10 +171,36 @@ def test_registers_of_other_widths_have_the_same_bits(cpu: str, monkeypatch: pyt
     for name in ("forward", "backward"):
         with monkeypatch.context() as patch:
             passes.append(compiled_for(cpu, patch, "convolutions", name))
-    of_other_cpu = NativeConvolutions((passes[0], passes[1]), layers, frozenset())
+    of_other_cpu = NativeConvolutions((passes[0], passes[1]), declared(layers), frozenset())
     narrow, of_narrow = native_passes(ConvolutionStack(of_other_cpu), params, images)
     assert torch.equal(narrow, features)
     assert all(torch.equal(of_narrow[name], leaf) for name, leaf in grads.items())
+
+
+@pytest.mark.parametrize("norm", ["ln", "ln-before", "ln-static", "ln-channel", "gn", "rms", "fn-layerwise"])
+@pytest.mark.parametrize("image", [(3, 32, 32), (1, 25, 25)], ids=str)
+def test_gradients_with_norms_are_those_of_float64(norm: str, image: tuple[int, int, int]) -> None:
+    """Of LeNet; with 25 pixels the last row and column count in the statistics and are not pooled."""
+    nets = [
+        build(MODELS.parse("lenet"), image, 10, NORMS.parse(norm), bias=True, seed=0, dtype=dtype)
+        for dtype in (torch.float32, torch.float64)
+    ]
+    compiled, generator = native_network(nets[0], image), torch.Generator().manual_seed(0)
+    assert compiled is not None
+    params = {
+        name: leaf.detach() + 0.05 * torch.randn(2, *leaf.shape, generator=generator)
+        for name, leaf in nets[0].named_parameters()
+    }
+    images, labels = torch.randn(2, 21, *image, generator=generator), torch.arange(42).view(2, 21) % 10
+    stack = NativeStack(compiled)
+    _, logits = stack.forward(params, {}, images)
+    grads = stack.backward(params, stack.cross_entropy(logits, (labels, None))[1])
+    for n in range(2):
+        leaves = {name: leaf[n].double().requires_grad_() for name, leaf in params.items()}
+        _, exact = pure_forward(nets[1])(leaves, {}, images[n].double())
+        every = torch.autograd.grad(F.cross_entropy(exact, labels[n]), list(leaves.values()))
+        for name, leaf in zip(leaves, every, strict=True):
+            assert (grads[name][n] - leaf).abs().max() <= 2e-5 * leaf.abs().max(), name
 
 
 def test_not_a_number_stays_one() -> None:
@@ -187,7 +219,11 @@ def test_not_a_number_stays_one() -> None:
         ("lenet", "fn", 2),
         ("cnn", "none", 2),
         ("cnn-table7", "fn", 2),
-        ("lenet", "ln", 0),
+        ("lenet", "ln", 2),
+        ("cnn", "gn", 2),
+        ("cnn", "rms", 2),
+        ("lenet", "in", 2),
+        ("lenet", "dyt", 0),
         ("cnn", "bn", 0),
         ("mlp", "none", 0),
         ("resnet18", "none", 0),
@@ -232,6 +268,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "partial batches": {"drop_last": False, "steps": [4, 3, 6]},
     "fn": {"norm": "fn"},
     "scale": {"norm": "scale"},
+    "ln": {"norm": "ln"},
+    "ln before": {"norm": "ln-before", "drop_last": False, "steps": [4, 3, 6]},
+    "gn": {"norm": "gn", "sgd": Sgd(0.05)},
+    "rms": {"norm": "rms"},
+    "fn-layerwise": {"norm": "fn-layerwise"},
+    "scale-layerwise": {"norm": "scale-layerwise"},
 }
 
 
@@ -280,7 +322,7 @@ def test_auto_chooses_by_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
         return executor_for(parse_experiment(known), data, device="cpu", wanted=wanted)  # type: ignore[arg-type]
 
     assert [chosen("lenet", batch_size=size) for size in (1, 17, 64)] == ["native"] * 3
-    assert [chosen("cnn", batch_size=size) for size in (1, 8, 20)] == ["loop"] * 3
+    assert [chosen("cnn", batch_size=size) for size in (1, 8, 20)] == ["stacked", "loop", "loop-onednn"]
     assert [chosen("cnn", batch_size=size) for size in (12, 32)] == ["native"] * 2
     assert chosen("cnn", "native", batch_size=1) == "native"
     assert chosen("lenet", precision="bf16") == chosen("lenet", norm="bn") == "loop"

@@ -675,6 +675,14 @@ def test_memory_of_a_client_grows_with_its_batch() -> None:
     assert (large - small) / 10 > 2 * 8 * (2 * 64 + 4 * 36)
 
 
+def test_memory_of_windows_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the layer with the largest: the first, whose windows of 3x3 pixels lie at 6x6 places. In float64."""
+    network, image = toy_network("toy-cnn", image=(2, 8, 8)), (2, 8, 8)
+    found = client_bytes(network, image, 5, Method())
+    monkeypatch.setattr("flbench.engine.stack_size.window_numbers", lambda *_, **__: 0)
+    assert found - client_bytes(network, image, 5, Method()) == 8 * 5 * (3 * 3 * 2) * (6 * 6)
+
+
 @pytest.mark.parametrize(("method", "teachers"), [("fedavg", 0), ("fedprox", 0), ("fedntd", 1), ("moon", 2)])
 def test_memory_of_teachers_is_counted(method: str, teachers: int) -> None:
     """Their weights, running statistics and outputs, in float64; a pass without gradients keeps no activations."""

@@ -15,7 +15,7 @@ from flbench.engine.executors import EVALUATION_BATCH, LoopExecutor
 from flbench.engine.gradients import Passes
 from flbench.engine.optimizers import Sgd
 from flbench.errors import UserError
-from flbench.methods.base import Context, Method, Tree
+from flbench.methods.base import Context, Method, ServerContext, Tree
 from flbench.models.network import pure_forward
 from flbench.registry import HEADS, METHODS, NORMS
 from tests.recording import rerun
@@ -275,3 +275,19 @@ def test_evaluation_in_pieces_is_evaluation_at_once() -> None:
     with torch.no_grad():
         whole = pure_forward(toy_network().eval())(*model, images.prepare(images.test_MCHW))[1]
     torch.testing.assert_close(pieces, whole, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_hooks_of_the_server_see_trees_in_torchs_own_layout(executor: str) -> None:
+    """The loop trains channels last, and the bits of a hook's sum depend on the order of memory."""
+    seen: list[Tree] = []
+
+    class Watching(Method):
+        def server_step(
+            self, x: Tree, delta: Tree, message: Tree, server: Tree, context: ServerContext
+        ) -> tuple[Tree, Tree]:
+            seen.extend([x, delta, context.x])
+            return super().server_step(x, delta, message, server, context)
+
+    train(2, toy_trainer(Watching(), executor=executor, model="toy-cnn", image=(2, 8, 8)))
+    assert len(seen) == 6 and all(leaf.is_contiguous() for tree in seen for leaf in tree.values())

@@ -208,6 +208,7 @@ def test_the_walk_computes_what_the_engine_of_torch_computes(monkeypatch: pytest
     ("way", "norm"),
     [
         ("streamed", "bn"),
+        ("unfolded", "bn"),
         ("grouped", "ln"),
         *(pytest.param("grouped", norm, marks=pytest.mark.slow) for norm in ("fn", "gn", "bn", "rms", "bn-last")),
     ],

@@ -190,5 +190,13 @@ def test_tf32_is_allowed_only_for_precision_tf32_and_restored_after() -> None:
     assert allowed() == before
 
 
+def test_cudnn_does_not_time_its_algorithms_and_the_setting_is_restored_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    with matmul_precision_restored():
+        trainer_of(partition="iid")
+        assert not torch.backends.cudnn.benchmark
+    assert torch.backends.cudnn.benchmark
+
+
 def test_glibc_accepts_the_limits_of_freed_memory() -> None:
     assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")

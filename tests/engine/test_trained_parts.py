@@ -125,7 +125,7 @@ def test_all_is_what_was_before() -> None:
         ({"train": "trunk.dens1.*"}, r"matches no parameter that trains; did you mean 'trunk\.dense1\.weight'?"),
         ({"train": "norm"}, "norm: the network has no normalization with parameters that train"),
         ({"train": "head", "head": "frozen"}, "head: the network has no module named head with parameters"),
-        ({"train": "lora:2", "method": "fedaws"}, "fedaws trains the rows of the head.* use head[+]lora:2"),
+        ({"train": "lora:2", "method": "fedaws"}, "fedaws has a rule for the rows of the head.* use head[+]lora:2"),
     ],
     ids=str,
 )  # fmt: skip

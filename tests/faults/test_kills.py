@@ -318,7 +318,7 @@ def test_a_sweep_whose_store_is_deleted_exits_with_a_message(store: Store) -> No
     store.root.rename(store.root.with_name("moved"))
     _, err = orchestrator.communicate(timeout=120)
     assert not store.root.exists()
-    assert orchestrator.returncode == 4
+    assert orchestrator.returncode == 4, err
     assert err.splitlines()[-1].endswith("was deleted or moved while it was in use")
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from flbench.models.convolutions import CONVOLUTIONS, has_pixels_last, pixels_last
+from flbench.models.convolutions import CONVOLUTIONS, has_pixels_last, pixels_last, window_numbers
 from flbench.models.layers import Conv, Pool
 
 
@@ -29,9 +31,13 @@ def passes(way: str, x: Tensor, weight: Tensor, stride: int, padding: int) -> tu
     return out, *torch.autograd.grad(out, leaves, random(*out.shape))
 
 
-@pytest.mark.parametrize(("kernel", "stride", "padding"), [(5, 1, 0), (3, 1, 1), (3, 2, 1), (1, 2, 0), (2, 3, 2)])
+#: Kernels, strides and paddings. The last kernel does not reach the last pixels, and lies on padding alone.
+WINDOWS = [(5, 1, 0), (3, 1, 1), (3, 2, 1), (1, 1, 0), (1, 2, 0), (4, 3, 0), (2, 3, 2)]
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), WINDOWS)
 @pytest.mark.parametrize("way", sorted(CONVOLUTIONS))
-def test_both_ways_agree(way: str, kernel: int, stride: int, padding: int) -> None:
+def test_all_ways_agree(way: str, kernel: int, stride: int, padding: int) -> None:
     x, weight = random(3, 4, 2, 7, 9), random(3, 5, 2, kernel, kernel)
     expected = passes("one by one", x, weight, stride, padding)
     for one, other in zip(passes(way, x, weight, stride, padding), expected, strict=True):
@@ -94,5 +100,25 @@ def test_a_stack_keeps_its_layout_from_one_layer_to_the_next(way: str, channels:
     expected, found = passes(torch.clone), passes(pixels_last)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
-    assert has_pixels_last(found[0]) and not has_pixels_last(expected[0])
+    assert has_pixels_last(found[0])
+    assert has_pixels_last(expected[0]) == (way == "unfolded"), "which computes in that layout only"
     assert has_pixels_last(found[-1])
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), WINDOWS)
+@pytest.mark.parametrize("of_images", [True, False])
+def test_the_size_of_windows(of_images: bool, kernel: int, stride: int, padding: int) -> None:
+    """The largest factor of the products is what the estimate of a stack's memory counts."""
+    sizes: list[int] = []
+
+    class Factors(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if str(func).startswith("aten.bmm"):
+                sizes.extend(leaf.numel() for leaf in args)
+            return func(*args, **(kwargs or {}))
+
+    x, weight = random(1, 64, 2, 7, 9), random(1, 2, 2, kernel, kernel).requires_grad_()
+    window = (stride, stride), (padding, padding)
+    with Factors():
+        CONVOLUTIONS["unfolded"](x.requires_grad_(of_images), weight, *window).sum().backward()
+    assert max(sizes) == 64 * window_numbers((2, 7, 9), weight.shape[1:], *window, of_images=of_images)

@@ -75,6 +75,7 @@ def test_a_golden_file_is_read_and_equal_tensors_have_equal_bytes(tmp_path: Path
     "damage, message",
     [
         (lambda data: data[:4], "cut off, or no safetensors file"),
+        (lambda data: data + b"12", "damaged: 2 bytes follow the last tensor"),
         (lambda data: data[:-1], "damaged: the place of 'c' does not fit its shape"),
         (lambda data: data.replace(b"[0,8]", b"[0,7]"), "damaged: the place of 'b'"),
         (lambda data: data.replace(b"[0,8]", b"[9,8]"), "damaged: the place of 'b'"),

@@ -218,3 +218,5 @@ def test_from_the_command_line(tmp_path: Path) -> None:
         assert json.loads(done.stdout)
     refused = call("method=fedlaw")
     assert refused.returncode == 2 and "fedlaw needs server_fraction: the share" in refused.stderr
+    refused = call("method=fedlaw", "server_fraction=0.05", "norm=silobn")
+    assert refused.returncode == 2 and "with silobn the batch statistics stay on the clients" in refused.stderr

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from flbench.config import Training
 from flbench.papers.label_skew.published import (
     Configuration,
     PublishedRow,
@@ -101,6 +102,11 @@ def compare(runs: Iterable[Run], *, widest: float = WIDEST, everything: bool = F
     # Of each configuration those with default settings first, then as the leaderboard's.
     cells: dict[Configuration, list[Cell | None]] = {}
     last = [run.at_last for run in runs]
+    published = {row.configuration for row in published_rows()}
+    compared = {configuration.place for configuration in published}
+    there = [one for one in _one_a_cell(last) if (one.dataset.name, one.model.name) in compared]
+    if not everything and not any(configuration_of(one) in published for one in there):
+        return None  # before the cells of 100,000 runs are made
     for members in grouped(last, lambda run: (run.training.dataset.label(), run.training.model.label())):
         for cell in sorted(rows_of(cells_of(members, "acc")), key=_settings):
             if (configuration := configuration_of(cell.experiment)) is not None:
@@ -116,6 +122,11 @@ def compare(runs: Iterable[Run], *, widest: float = WIDEST, everything: bool = F
         for cell in cells.get(row.configuration) or [None]
     ]
     return Published(widest, everything, tuple(comparisons), tuple(_orders(comparisons)))
+
+
+def _one_a_cell(runs: Iterable[Run]) -> Iterable[Training]:
+    """Return the experiment of one run of each cell: seeds have the same configuration."""
+    return {run.experiment.cell_id: run.training for run in runs}.values()
 
 
 def _level(configuration: Configuration, rounds: int) -> Level:
