@@ -35,7 +35,10 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
         ],
         "overall": [_overall(found) for found in board.overall],
         "details": [
-            _details(cell) for section in sections for table in section.details for cell in table.cells.values()
+            _details(cell, table.margin)
+            for section in sections
+            for table in section.details
+            for cell in table.cells.values()
         ],
         "planned": [
             {
@@ -50,7 +53,7 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
                 "verdict": one.contrast.verdict,
                 "pairs": one.cells,
                 "missing": one.missing,
-                "checks": {"fails": list(one.doubts), **one.checks.fields()},
+                "checks": {"fails": [vars(doubt) for doubt in one.doubts], **one.checks.fields()},
             }
             for section in sections
             for one in section.planned
@@ -134,7 +137,7 @@ def _overall(found: Overall) -> dict[str, Any]:
     }
 
 
-def _details(cell: Cell) -> dict[str, Any]:
+def _details(cell: Cell, margin: float) -> dict[str, Any]:
     costs, reached = cell.costs, cell.costs.reached
     return {
         "cell_id": cell.experiment.cell_id,
@@ -144,6 +147,7 @@ def _details(cell: Cell) -> dict[str, Any]:
         "at_edge": cell.at_edge,
         "per_doubling": cell.rise and {"mean": cell.rise.mean, "ci_half_width": cell.rise.half_width, "n": cell.rise.n},
         "rising": improves(cell.rise, cell.metric),
+        "coarse": cell.grid.is_coarse(margin),
         "grid": cell.grid.fields(),
         "best": cell.is_best,
         "tied": cell.is_tied,
