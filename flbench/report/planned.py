@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -170,7 +170,8 @@ def planned(
     lasts = {at: _difference(gains, lambda cell: cell.last_by_seed) for at, gains in complete.items()}
 
     def differences(of: Callable[[Mapping[int, Curve]], Mapping[int, float]]) -> dict[tuple[Pair, Place], Difference]:
-        found = {at: _difference(gains, lambda cell: of(ends[cell.key])) for at, gains in complete.items()}
+        of_cell = cache(lambda key: of(ends[key]))  # a cell is in several comparisons
+        found = {at: _difference(gains, lambda cell: of_cell(cell.key)) for at, gains in complete.items()}
         return {at: gap for at, gap in found.items() if gap}
 
     changes = differences(slopes)
