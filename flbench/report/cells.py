@@ -86,6 +86,9 @@ class Cell(Protocol):
     to_best: Contrast | None  # the cell minus the one with the best mean
     to_baseline: Contrast | None  # the cell minus the baseline of its column
     costs: Any  # of training, by ``costs``, which reads cells
+    # Of the cells that details show, by ``trust``, which reads cells; None elsewhere.
+    rise: Summary | None  # slope of the last evaluations per doubling of rounds, over seeds; None where not known
+    grid: Any  # the settings among which its own was chosen
 
     def _replace(self, **columns: Any) -> Self: ...
 
@@ -154,6 +157,8 @@ def _configuration(runs: Sequence[Run], fingerprint: str | None) -> dict[str, An
         "chosen": "",
         "at_edge": False,
         "lost": False,
+        "rise": None,
+        "grid": None,
     }
 
 

@@ -10,8 +10,11 @@ from itertools import islice
 from flbench.halving import Halving
 from flbench.metric_specs import METRICS, Record, value_of
 from flbench.report.cells import Cell
-from flbench.report.runs import Collection, Run
+from flbench.report.runs import Run
 from flbench.report.stats import summarize
+
+#: All records of each run of a cell up to its round, by run id.
+Records = Mapping[str, Sequence[Record]]
 
 #: The value that each seed is to reach.
 Targets = Mapping[int, float]
@@ -39,8 +42,8 @@ class Costs:
     budget: int | None  # rounds that a search gave to all settings and seeds of the row and column
 
 
-def costs_of(cell: Cell, collection: Collection, targets: Targets | None, budget: int | None) -> Costs:
-    """Return the costs of a cell; with ``targets`` this reads the records of its runs."""
+def costs_of(cell: Cell, curves: Records, targets: Targets | None, budget: int | None) -> Costs:
+    """Return the costs of a cell."""
     records = [run.record for run in cell.runs if run.record is not None]
     recalls = [record["recall"] for record in records if record.get("recall")]
     done = [run for run in cell.runs if run.state == "done"]
@@ -50,7 +53,7 @@ def costs_of(cell: Cell, collection: Collection, targets: Targets | None, budget
         worst=_mean([value_of(record, "acc_worst") for record in records]),
         spread=_mean([value_of(record, "acc_sd") for record in records]),
         recall=tuple(_mean(values) for values in zip(*recalls, strict=False)),
-        reached=_reached(cell, collection, targets) if targets is not None and has_curves else None,
+        reached=_reached(cell, curves, targets) if targets is not None and has_curves else None,
         budget=budget,
     )
 
@@ -75,12 +78,12 @@ def targets_of(cell: Cell, target: float | None, baseline: Cell | None) -> Targe
     return baseline.by_seed if baseline is not None and baseline.complete else None
 
 
-def _reached(cell: Cell, collection: Collection, targets: Targets) -> Reached:
+def _reached(cell: Cell, curves: Records, targets: Targets) -> Reached:
     """Return when the seeds reach their targets: at the first evaluation that is at least as good."""
     reaches, firsts = METRICS[cell.metric].reaches, []
     for run in cell.runs:
         if (target := targets.get(run.experiment.seed)) is not None:
-            values = ((record, value_of(record, cell.metric)) for record in collection.records(run))
+            values = ((record, value_of(record, cell.metric)) for record in curves[run.run_id])
             reaching = (record for record, value in values if value is not None and reaches(value, target))
             firsts += list(islice(reaching, 1))
     rounds = _mean([record["round"] for record in firsts])

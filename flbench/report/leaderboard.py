@@ -13,6 +13,7 @@ from flbench.report.board import Leaderboard, Options, Section
 from flbench.report.cells import (
     Cell,
     Position,
+    Unit,
     cells_of,
     gap_of,
     grouped,
@@ -32,6 +33,7 @@ from flbench.report.stats import Contrast, contrasts
 from flbench.report.summary import overalls
 from flbench.report.tables import Table, lay_out, varies
 from flbench.report.ticks import Tick, axis_label, axis_value, tick
+from flbench.report.trust import Curve, Grid, end_of, grid_of, rise_of
 from flbench.report.tuning import OfKind, budgets, by_kind, ranges
 from flbench.sweeps.axes import SECTION, axes_of, check_axis, check_metric
 from flbench.sweeps.layout import Layout
@@ -131,7 +133,12 @@ def _section(title: str, name: str, collection: Collection, layout: Layout) -> S
     kinds = by_kind(cells, layout)
     searched = {} if layout.search is None else budgets_of(collection.runs, layout.search)
     laid_out = [lay_out(kind.shown, layout, chosen=kind.chosen) for kind in kinds]
-    shown = [[_with_details(table, collection, layout, searched) for table in tables] for tables in laid_out]
+    ends: dict[Unit, Mapping[int, Curve]] = {}
+    shown = [
+        [_with_details(table, collection, layout, searched, kind, ends) for table in tables]
+        for kind, tables in zip(kinds, laid_out, strict=True)
+    ]
+    details = tuple(table for tables in shown for table in tables)
     return Section(
         title=title,
         name=name,
@@ -146,8 +153,8 @@ def _section(title: str, name: str, collection: Collection, layout: Layout) -> S
         tuned=tuple(table for kind, tables in zip(kinds, shown, strict=True) if kind.chosen for table in tables),
         chosen=tuple(dict.fromkeys(axis for kind in kinds for axis in kind.chosen)),
         own_shard=tuple(lay_out(measured(cells[cells.personal.astype(bool)], "acc_personal"), layout, ranked=False)),
-        details=tuple(table for tables in shown for table in tables),
-        planned=planned(kinds, layout),
+        details=details,
+        planned=planned(kinds, layout, {cell.key: cell for one in details for cell in one.cells.values()}, ends),
         budgets=tuple(found for kind in kinds for found in budgets(kind)),
         # Most rates of a search are not trained to the end.
         ranges=tuple(found for kind in kinds for found in ranges(kind.cells, layout)) if layout.search is None else (),
@@ -155,13 +162,24 @@ def _section(title: str, name: str, collection: Collection, layout: Layout) -> S
     )
 
 
-def _with_details(table: Table, collection: Collection, layout: Layout, budgets: Mapping[str, int]) -> Table:
-    """Return a table with its baseline, the contrasts to it, and the costs of its cells."""
+def _with_details(
+    table: Table,
+    collection: Collection,
+    layout: Layout,
+    budgets: Mapping[str, int],
+    kind: OfKind,
+    ends: dict[Unit, Mapping[int, Curve]],
+) -> Table:
+    """Return a table with its baseline, the contrasts to it, the costs of its cells, their slopes and their grids.
+
+    The last evaluations of its cells are added to ``ends``.
+    """
     is_baseline = layout.is_baseline_but_for()
     found = (r for (r, _), cell in table.cells.items() if layout.baseline and is_baseline(cell.experiment))
     row = next(found, None)
     to_baseline: dict[Position, Contrast] = {}
     costs = []
+    grids = {settings[0].key: grid_of(settings, kind.chosen) for settings in kind.tried}
     compared = [cell for cell in table.cells.values() if cell.contest is not None]
     for contest in grouped(compared, lambda cell: cell.contest):
         values = {cell.at: cell.by_seed for cell in contest}
@@ -172,8 +190,16 @@ def _with_details(table: Table, collection: Collection, layout: Layout, budgets:
         comparable = baseline if baseline is not None and baseline.fingerprint == cell.fingerprint else None
         race = None if layout.search is None else layout.search.race_of(cell.experiment.to_json())
         targets = targets_of(cell, layout.target, comparable)
-        costs.append(costs_of(cell, collection, targets, budgets.get(race) if race else None))
-    frame = with_columns(table.frame, to_baseline=[to_baseline.get(at) for at in table.cells], costs=costs)
+        records = {run.run_id: collection.records(run) for run in cell.runs}
+        costs.append(costs_of(cell, records, targets, budgets.get(race) if race else None))
+        ends[cell.key] = {run.experiment.seed: end_of(records[run.run_id], cell.metric) for run in cell.runs}
+    frame = with_columns(
+        table.frame,
+        to_baseline=[to_baseline.get(at) for at in table.cells],
+        costs=costs,
+        rise=[rise_of(ends[cell.key]) if cell.complete else None for cell in table.cells.values()],
+        grid=[grids.get(cell.key, Grid(1)) for cell in table.cells.values()],
+    )
     return dataclasses.replace(table, frame=frame, baseline=None if row is None else table.rows[row])
 
 

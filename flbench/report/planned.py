@@ -15,15 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.registry import Component
-from flbench.report.cells import Cell, rows_of, tick_of
+from flbench.report.cells import Cell, Unit, rows_of, tick_of
 from flbench.report.stats import Contrast, Difference, corrected, paired
 from flbench.report.tables import Axes, kind_name
 from flbench.report.ticks import Tick, place_label
+from flbench.report.trust import WINDOWS, Checks, Curve, Doubt, any_rises, over_last, slopes, varies_partition
 from flbench.report.tuning import OfKind
 from flbench.sweeps.layout import Layout, Pair
 from flbench.sweeps.match import Condition, all_of
@@ -58,6 +61,28 @@ class Planned:
     last: Difference | None  # by the last evaluations, where the values are means of several
     cells: int  # differences of cells that are averaged
     missing: int  # those left out, because a cell has no value for some seed
+    checks: Checks  # what may refute it
+    doubts: tuple[Doubt, ...]  # the checks that it does not pass
+
+    @property
+    def is_different(self) -> bool:
+        """Whether a difference is shown: by the test, and it passes the checks."""
+        return self.contrast.is_different and not self.doubts
+
+    @property
+    def is_equivalent(self) -> bool:
+        """Whether it is shown that the difference is within the margin."""
+        return self.contrast.is_equivalent and not self.doubts
+
+    @property
+    def but(self) -> tuple[str, ...]:
+        """What keeps its verdict from being shown, as in ``within the grid``; empty where there is nothing to show."""
+        return () if self.contrast.verdict == "open" else tuple(doubt.why for doubt in self.doubts)
+
+    @property
+    def but_briefly(self) -> tuple[str, ...]:
+        """The same by the names of the checks, as in ``coarse``."""
+        return () if self.contrast.verdict == "open" else tuple(dict.fromkeys(doubt.brief for doubt in self.doubts))
 
     @property
     def column(self) -> str:
@@ -112,13 +137,25 @@ class Gain(NamedTuple):
     minus: tuple[Cell, ...]
 
 
+#: The two sides of a gain.
+_SIDES = attrgetter("plus"), attrgetter("minus")
+
 #: What tells gains of a column apart: the row on the other axes, the version of the data, and the compared value.
 _Key = tuple[tuple[Hashable, ...], Tick]
 Gains = Mapping[Place, Mapping[_Key, Gain]]
 
 
-def planned(kinds: Sequence[OfKind], layout: Layout) -> tuple[Planned, ...]:
-    """Return the planned comparisons among the shown cells of each kind, in the columns that have both values."""
+def planned(
+    kinds: Sequence[OfKind], layout: Layout, details: Mapping[Unit, Cell], ends: Mapping[Unit, Mapping[int, Curve]]
+) -> tuple[Planned, ...]:
+    """Return the planned comparisons among the shown cells of each kind, in the columns that have both values.
+
+    Args:
+        kinds: the cells.
+        layout: names the comparisons.
+        details: the shown cells with their slopes and grids, by key.
+        ends: the last evaluations of the seeds of each of them.
+    """
     places = {
         (pair, place): list(gains.values())
         for pair in layout.contrasts
@@ -131,10 +168,34 @@ def planned(kinds: Sequence[OfKind], layout: Layout) -> tuple[Planned, ...]:
     }
     means = {at: _difference(gains, lambda cell: cell.by_seed) for at, gains in complete.items()}
     lasts = {at: _difference(gains, lambda cell: cell.last_by_seed) for at, gains in complete.items()}
-    return tuple(
-        Planned(*at, one, lasts[at], len(complete[at]), len(places[at]) - len(complete[at]))
-        for at, one in corrected({at: gap for at, gap in means.items() if gap}, layout.tie_margin).items()
-    )
+
+    def differences(of: Callable[[Mapping[int, Curve]], Mapping[int, float]]) -> dict[tuple[Pair, Place], Difference]:
+        of_cell = cache(lambda key: of(ends[key]))  # a cell is in several comparisons
+        found = {at: _difference(gains, lambda cell: of_cell(cell.key)) for at, gains in complete.items()}
+        return {at: gap for at, gap in found.items() if gap}
+
+    changes = differences(slopes)
+    by_window = [corrected(differences(partial(over_last, window=one)), layout.tie_margin) for one in WINDOWS]
+    found = []
+    for at, one in corrected({at: gap for at, gap in means.items() if gap}, layout.tie_margin).items():
+        sides = [[details[cell.key] for gain in complete[at] for cell in side(gain)] for side in _SIDES]
+        checks = Checks(
+            rising=any_rises(cell for side in sides for cell in side),
+            change=changes.get(at),
+            grids=(tuple(cell.grid for cell in sides[0]), tuple(cell.grid for cell in sides[1])),
+            windows=tuple(verdicts[at].verdict if at in verdicts else None for verdicts in by_window),
+            collapsed=(_collapsed(sides[0]), _collapsed(sides[1])),
+            varied=varies_partition(cell for side in sides for cell in side),
+            pairs=len(complete[at]),
+        )
+        doubts = checks.doubts(one, layout.metric, layout.tie_margin)
+        missing = len(places[at]) - len(complete[at])
+        found.append(Planned(*at, one, lasts[at], len(complete[at]), missing, checks, doubts))
+    return tuple(found)
+
+
+def _collapsed(cells: Sequence[Cell]) -> int:
+    return sum(len(cell.collapsed) for cell in cells)
 
 
 def is_named(cells: Iterable[Cell], layout: Layout) -> Callable[[Cell], bool]:

@@ -22,8 +22,8 @@ LEVEL = 0.05
 #: Fewer values than this have no interval: that of two is 9 standard deviations wide.
 FEWEST = 3
 
-#: Decimals of a difference between two recorded numbers; the digits below are rounding errors.
-_DECIMALS = 12
+#: Decimals of a difference or a slope of recorded numbers; the digits below are rounding errors.
+DECIMALS = 12
 
 #: What a comparison shows: a difference, none that matters, both, or nothing yet.
 Verdict = Literal["more", "less", "equivalent", "more, equivalent", "less, equivalent", "open"]
@@ -117,7 +117,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
     Returns:
         None where they have no seed in common.
     """
-    gaps = [round(value - second[seed], _DECIMALS) for seed, value in sorted(first.items()) if seed in second]
+    gaps = [round(value - second[seed], DECIMALS) for seed, value in sorted(first.items()) if seed in second]
     summary = summarize(gaps)
     if summary is None:
         return None

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from flbench.metric_specs import METRICS, Metric
 from flbench.report.cells import Cell
 from flbench.report.costs import Reached
-from flbench.report.stats import Contrast, Difference, summarize
+from flbench.report.stats import Contrast, Difference, Summary, summarize
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, axis_label, place_label
+from flbench.report.trust import improves
 from flbench.sweeps.layout import POINT, Layout
 
 #: Mark of a cell that is not significantly worse than the best.
@@ -81,6 +82,18 @@ def margins_text(layouts: Iterable[Layout]) -> str:
     return " or ".join(dict.fromkeys(margin_text(one.tie_margin, METRICS[one.metric]) for one in layouts))
 
 
+def checked_text(verdict: str, but: Sequence[str]) -> str:
+    """Return a verdict with the checks that it does not pass: ``more, but rising, within the grid``."""
+    return f"{verdict}, but {', '.join(but)}" if but else verdict
+
+
+def slope_text(rise: Summary | None, metric: str) -> str:
+    """Return ``+1.20 ± 0.40``, a slope per doubling of rounds; empty where it has no interval."""
+    if rise is None or rise.half_width is None:
+        return ""
+    return METRICS[metric].change(rise.mean) + width_text(rise.half_width, metric)
+
+
 def verdict_text(contrast: Contrast, layout: Layout) -> str:
     """Return ``more``, ``less``, ``equivalent within 1 point``, both, or ``open``."""
     within = f"equivalent within {margin_text(layout.tie_margin, METRICS[layout.metric])}"
@@ -109,7 +122,7 @@ def lines_below(cell: Cell) -> list[str]:
         below.append(f"{spread}n={summary.n}{', no interval' if summary.half_width is None else ''}")
     if not cell.complete:
         below.append(gap_text(cell))
-    below += [*code_text(cell), *tail_text(cell)]
+    below += [*code_text(cell), *tail_text(cell), *rising_text(cell)]
     if cell.collapsed:
         worst = metric.text(min(cell.values))
         below.append(f"{len(cell.collapsed)}/{len(cell.values)} collapsed, worst {worst}")
@@ -129,6 +142,14 @@ def tail_text(cell: Cell) -> list[str]:
         return []
     short = sum(run.record is not None and run.last is None for run in cell.runs)
     return [f"last {METRICS[cell.metric].text(last.mean)}", *([f"{short} with the last alone"] if short else [])]
+
+
+def rising_text(cell: Cell) -> list[str]:
+    """Return ``rising, after 100 rounds`` for a cell that still improves."""
+    if not improves(cell.rise, cell.metric):
+        return []
+    how = "falling" if METRICS[cell.metric].lower_is_better else "rising"
+    return [f"{how}, after {cell.rounds:,} rounds"]
 
 
 def mean_text(cell: Cell) -> str:

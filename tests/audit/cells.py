@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from ruamel.yaml import YAML
 from scipy import stats
 
+from tests.audit import trust
 from tests.audit.runs import ROOT, ROW, WITH_TAIL, Place, chosen, label, sweep_of
 
 #: Error rate of a family of tests; differences below the margin do not matter.
@@ -167,6 +168,12 @@ class Comparison(Judged, Plan):
     column: Place = ()
     head: str = ""  # of the column
     last: tuple[float, float] | None = None  # gain and half-width in the last evaluation, where values are means
+    doubts: tuple[str, ...] = ()  # the checks that it does not pass; none where it is open
+
+    @property
+    def checked(self) -> str:
+        """``more, but rising, within the grid``."""
+        return f"{self.verdict}, but {', '.join(self.doubts)}" if self.doubts else self.verdict
 
 
 def plans(sweep: str) -> Iterator[Plan]:
@@ -201,15 +208,57 @@ def comparisons(sweep: str, without: Place | None = None) -> tuple[Comparison, .
         if column != without
     ]
     results = iter(judge([gain for _, _, gain in planned if len(gain) >= FEWEST]))
+    windows = [_verdicts(sweep, planned, trust.over(window)) for window in trust.WINDOWS] if without is None else []
     found = []
-    for plan, column, gain in planned:
+    for number, (plan, column, gain) in enumerate(planned):
         one = next(results) if len(gain) >= FEWEST else Judged(100 * gain.mean(), np.nan, np.nan, "open")
         axes = [name for name in sweep_of(sweep).column if not (plan.between and name == "partition")]
         texts = [at if isinstance(at, str) else f"{axis} {at:g}" for axis, at in zip(axes, column, strict=True)]
         last = _last(_gains(sweep, plan, "last")[column]) if sweep_of(sweep).file in WITH_TAIL else None
         head = ", ".join(texts) or "accuracy"
-        found.append(Comparison(**vars(one), **vars(plan), column=column, head=head, last=last))
+        verdicts = {verdict[number] for verdict in windows}
+        doubts = _doubts(sweep, plan, column, one, verdicts) if windows and one.verdict != "open" else ()
+        found.append(Comparison(**vars(one), **vars(plan), column=column, head=head, last=last, doubts=doubts))
     return tuple(found)
+
+
+def _verdicts(sweep: str, planned: Sequence[tuple[Plan, Place, Any]], window: str) -> list[str | None]:
+    """Return the verdicts on planned comparisons in a window; None where it is not known."""
+    gains = [_gains(sweep, plan, window).get(column, pd.Series(dtype=float)) for plan, column, _ in planned]
+    results = iter(judge([gain.round(12) for gain in gains if len(gain) >= FEWEST]))
+    return [next(results).verdict if len(gain) >= FEWEST else "open" if len(gain) else None for gain in gains]
+
+
+def _doubts(sweep: str, plan: Plan, column: Place, one: Judged, verdicts: set[str | None]) -> tuple[str, ...]:
+    """Return the checks that a comparison does not pass, in the order of the page."""
+    cells, axes = trust.cells(sweep), list(sweep_of(sweep).column)
+    axes = [name for name in axes if not (plan.between and name == "partition")]
+    here = cells[(cells[axes] == list(column)).all(axis=1)] if axes else cells
+    here = here[here.method == plan.method] if plan.method else here
+    places = plan.between or ("", "")
+    others = [name for name in ROW if name != plan.field]
+
+    def cells_with(value: str, place: str) -> pd.DataFrame:
+        same = here[here.partition == place] if place else here
+        both = [set(same[same[plan.field] == of][others].itertuples(index=False)) for of in (plan.value, plan.against)]
+        mine = same[same[plan.field] == value]
+        return mine[[row in set.intersection(*both) for row in mine[others].itertuples(index=False)]]
+
+    plus = [cells_with(plan.value, places[0]), *([cells_with(plan.against, places[1])] if plan.between else [])]
+    minus = [cells_with(plan.against, places[0]), *([cells_with(plan.value, places[1])] if plan.between else [])]
+    sides = pd.concat(plus), pd.concat(minus)
+    of_cells = trust.doubts(sides, len(plus[0]), one.mean / 100, one.half_width / 100, one.verdict, MARGIN)
+    rises = [text for text in of_cells if text == "rising"]
+    slope = _gains(sweep, plan, "slope").get(column)
+    if slope is None or not len(slope):
+        moved = [] if rises else ["slope not known"]
+    else:
+        width = stats.t.ppf(1 - LEVEL / 2, len(slope) - 1) * slope.sem()
+        moved = [f"difference {'rising' if slope.mean() > 0 else 'falling'}"] if abs(slope.mean()) > width else []
+    known = verdicts - {None}
+    window = ["depends on the window"] if len(known) > 1 else ["window not known"] if None in verdicts else []
+    collapsed = ["seeds collapsed"] if pd.concat(sides).collapsed.sum() else []
+    return (*rises, *moved, *(text for text in of_cells if text != "rising"), *window, *collapsed)
 
 
 def _last(gain: pd.Series[float]) -> tuple[float, float]:
@@ -226,7 +275,7 @@ def _gains(sweep: str, plan: Plan, of: str = "value") -> dict[Place, pd.Series[f
 
     Pairs without a value for some seed of the column are left out, as are values without a row.
     """
-    runs, columns = chosen(sweep), list(sweep_of(sweep).column)
+    runs, columns = trust.ends(sweep), list(sweep_of(sweep).column)
     runs = runs[runs.method == plan.method] if plan.method else runs
     others = [name for name in ROW if name != plan.field]
     of_row = runs.set_index([*others, *columns, "seed", plan.field])[of].unstack(plan.field)
@@ -238,10 +287,12 @@ def _gains(sweep: str, plan: Plan, of: str = "value") -> dict[Place, pd.Series[f
     gains = gains[gains.notna().any(axis=1)].rename_axis(columns)
     if plan.between:
         of_first, of_second = (gains.index.get_level_values("partition") == one for one in plan.between)
+        if not (of_first.any() and of_second.any()):
+            return {}
         if columns == ["partition"]:
             return {(): (gains[of_first].iloc[0] - gains[of_second].iloc[0]).dropna()}
         gains = gains[of_first].droplevel("partition") - gains[of_second].droplevel("partition")
-    assert of == "last" or (gains.std(axis=1).dropna() > 0).all(), "a t-test of equal differences is undefined"
+    assert of != "value" or (gains.std(axis=1).dropna() > 0).all(), "a t-test of equal differences is undefined"
     return {at if isinstance(at, tuple) else (at,): gain.dropna() for at, gain in gains.iterrows()}
 
 
@@ -251,11 +302,11 @@ def gains(sweep: str, against: str, method: str = "", column: Place | None = Non
     return [one for one in some if column in (None, one.column)]
 
 
-def planned_rows(at: At) -> dict[Row, str]:
-    """Return the verdicts on the planned comparisons of a row with the baseline."""
+def planned_rows(at: At) -> dict[Row, Comparison]:
+    """Return the planned comparison of each row with the baseline."""
     baseline = dict(zip(ROW, BASELINE, strict=True))
     return {
-        (row["method"], row["norm"], row["head"]): one.verdict
+        (row["method"], row["norm"], row["head"]): one
         for one in comparisons(at.sweep)
         if one.column == at.place and one.against == baseline[one.field]
         for row in [baseline | {one.field: one.value}]
@@ -265,8 +316,8 @@ def planned_rows(at: At) -> dict[Row, str]:
 def better(at: At) -> set[Row]:
     """Return the rows that are shown to be better than the baseline in a column.
 
-    By the planned comparison of these two cells where there is one, else by a paired t-test with Holm's correction over
-    the other rows of the column.
+    By the planned comparison of these two cells and its checks where there is one, else by a paired t-test with Holm's
+    correction over the other rows of the column.
     """
     by_seed = at.runs.set_index([*ROW, "seed"]).value.unstack("seed")
     over = by_seed.drop(BASELINE) - by_seed.xs(BASELINE)
@@ -274,8 +325,8 @@ def better(at: At) -> set[Row]:
         return set()
     p = holm(pd.Series(stats.ttest_1samp(over, 0, axis=1).pvalue, over.index))
     shown = (p < LEVEL) & (over.mean(axis=1) > 0)
-    for row, verdict in planned_rows(at).items():
-        shown[row] = verdict.startswith("more")
+    for row, one in planned_rows(at).items():
+        shown[row] = one.verdict.startswith("more") and not one.doubts
     return set(shown.index[shown])
 
 

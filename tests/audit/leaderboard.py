@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 import pandas as pd
 
-from tests.audit import published
+from tests.audit import published, trust
 from tests.audit.cells import (
     CONFIDENCE,
     LEVEL,
@@ -22,7 +22,7 @@ from tests.audit.cells import (
     in_order,
     values,
 )
-from tests.audit.runs import ROW, TAIL, chosen, federated, only, runs
+from tests.audit.runs import ROW, TAIL, chosen, federated, only, runs, sweep_of
 
 #: The columns of the table of values, with their heads.
 COLUMNS = {
@@ -34,6 +34,9 @@ COLUMNS = {
     "fashion_mnist, mlp (one_class)<br>E 10": At("one_class_fashion_mnist", (10,)),
     "fashion_mnist, mlp (skew_fashion_mnist)<br>classes:1": At("skew_fashion_mnist", ("classes:1",)),
 }
+
+#: The classes of each of these data sets.
+CLASSES = 10
 
 #: Most rows of the table of values.
 MOST_ROWS = 12
@@ -50,6 +53,21 @@ PLANNED = {
 
 #: The order of verdicts in a summary.
 VERDICTS = ["more", "more and equivalent", "less", "less and equivalent", "equivalent", "open"]
+
+#: The names of the checks that comparisons do not pass, as the page has them, by the reasons of the details.
+CHECKS = {
+    "rising": "rising",
+    "difference rising": "rising",
+    "difference falling": "rising",
+    "slope not known": "rising unknown",
+    "within the grid": "coarse",
+    "edge of the grid": "coarse",
+    "not tuned": "coarse",
+    "grid not known": "coarse unknown",
+    "depends on the window": "window",
+    "window not known": "window unknown",
+    "seeds collapsed": "collapse",
+}
 
 
 def tables() -> list[list[list[str]]]:
@@ -72,8 +90,8 @@ def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]
     rows = [[first, *columns, *([f"all {len(every)} columns"] if has_summary else [])]]
     for title in dict.fromkeys(one.title for one in some):
         by_column = {one.head: one for one in some if one.title == title}
-        counts = Counter(_verdict(one) for one in by_column.values())
-        summary = ", ".join(f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
+        counts = Counter("fails" if one.doubts else _verdict(one) for one in by_column.values())
+        summary = ", ".join(f"{of} in {counts[of]}" for of in [*VERDICTS, "fails"] if counts[of])
         entries = [_gain(by_column[column]) for column in columns]
         rows.append([title, *entries, *([summary] if has_summary else [])])
     return rows
@@ -82,7 +100,9 @@ def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]
 def _gain(one: Comparison) -> str:
     number = f"{one.mean:+.2f} ± {one.half_width:.2f}"
     last = f"<br><sub>last {one.last[0]:+.2f} ± {one.last[1]:.2f}</sub>" if one.last else ""
-    return f"{f'**{number}**' if one.is_shown else number}<br><sub>{_verdict(one)}</sub>{last}"
+    but = f", but {', '.join(dict.fromkeys(CHECKS[doubt] for doubt in one.doubts))}" if one.doubts else ""
+    bold = one.is_shown and not one.doubts
+    return f"{f'**{number}**' if bold else number}<br><sub>{_verdict(one)}{but}</sub>{last}"
 
 
 def _verdict(one: Comparison) -> str:
@@ -110,6 +130,10 @@ def _value(row: Row, cell: Mapping[Hashable, float], is_better: bool, at: At) ->
     else:
         lines = [f"{cell['mean']:.2f}", f"<sub>n={cell['n']:.0f}</sub>"]
     lines.append(f"<sub>last {cell['last']:.2f}</sub>")
+    cells = trust.cells(at.sweep)
+    mine = cells[(cells[[*ROW, *sweep_of(at.sweep).column]] == [*row, *at.place]).all(axis=1)]
+    if len(mine) and mine.rising.iloc[0]:
+        lines.append(f"<sub>rising, after {at.runs.trained.max():,} rounds</sub>")
     if beside := published.beside(row, at):
         ours, number, interval = beside
         assert f"{ours:.2f}" == f"{cell['last']:.2f}"
@@ -128,6 +152,7 @@ def sentences() -> list[str]:
         "Holm's correction over the comparisons",
         published.summary(),
         f"Mean ± half-width of its {percent} interval, over seeds and test images",
+        *_partitions(),
         *_settings(),
         *_captions(percent),
     ]
@@ -194,6 +219,15 @@ def _settings() -> list[str]:
     ]
 
 
+def _partitions() -> Iterator[str]:
+    """Yield in which partitions all seeds have the same data: each client has a class, and each class a client."""
+    for sweep in PLANNED:
+        of = federated(sweep)
+        is_same = (of.partition == "classes:1") & (of.clients == CLASSES)
+        if is_same.any() and not is_same.all():
+            yield f"all seeds share one partition in {', '.join(of[is_same].partition.unique())}:"
+
+
 def _listed(sweep: str, *names: str) -> str:
     """Return ``batch_size 32, E 1``, settings that all runs of a sweep share."""
     return ", ".join(f"{name} {only(sweep, name)}" for name in names)
@@ -203,8 +237,8 @@ def _captions(percent: str) -> list[str]:
     """Return the parts of the figures' captions that contain a number."""
     model = only("one_class_digits", "model")
     marks = (
-        f"paired by seed, with {percent} intervals; filled: the corrected test shows a difference, hollow: it does "
-        f"not; grey: {WITHIN.removeprefix('equivalent ')}"
+        f"paired by seed, with {percent} intervals; filled: shown by the corrected test and the checks, "
+        f"hollow: not; grey: {WITHIN.removeprefix('equivalent ')}"
     )
     return [
         f"Planned comparisons against none and scale, {marks}",

@@ -109,7 +109,7 @@ def test_the_planned_comparisons_of_the_details(name: str, section: str, sweeps:
         p = "no test" if np.isnan(one.p) else "p &lt;0.001" if one.p < 0.001 else f"p {one.p:.2g}"
         numbers, verdict, tested = found[one.name, one.head].split("<br>")[:3]
         assert pages.numbers(numbers) == pages.rounded(one.mean, one.half_width), one
-        assert verdict == f"<sub>{one.verdict}</sub>" and p in re.split("</?sub>|, ", tested), one
+        assert verdict == f"<sub>{one.checked}</sub>" and p in re.split("</?sub>|, ", tested), one
         last = re.findall(r"<sub>last ([^<]+)</sub>", found[one.name, one.head])
         assert len(last) == (one.last is not None), one
         if one.last:

@@ -50,6 +50,13 @@ class Partition(Component):
         """Return why these numbers of classes and clients do not fit (with ``by_domain``: the clients of a domain)."""
         return None
 
+    def is_drawn(self, classes: int | None, clients: int) -> bool:
+        """Return whether seeds deal different training samples, beyond the names of clients.
+
+        ``classes`` is None where only the data know it. ``rows`` that are given depend on no seed.
+        """
+        return clients > 1 and type(self).rows is Partition.rows
+
     def shortage(self, samples: int, clients: int, min_size: int) -> str | None:
         """Return why there are too few training samples for these clients, or None."""
         if clients * min_size <= samples:

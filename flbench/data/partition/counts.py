@@ -68,6 +68,10 @@ class Classes(Partition):
             )
         return None
 
+    def is_drawn(self, classes: int | None, clients: int) -> bool:
+        """Return False where each client holds one class and each class has one client."""
+        return super().is_drawn(classes, clients) and not (self.n == 1 and clients == classes)
+
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
         plain = self.variant == "plain"
         holders_KC = (_deal_classes if plain else _choose_classes)(clients, len(sizes_C), self.n, draw)

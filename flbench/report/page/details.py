@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from flbench.choices import TAIL
 from flbench.literal import literal
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Fold, Grid, Heading, Paragraph, words
@@ -23,6 +24,7 @@ from flbench.report.wording import (
     reached_text,
     row_labels,
     row_name,
+    slope_text,
     width_text,
 )
 
@@ -108,20 +110,26 @@ def _contrast(contrast: Contrast | None, metric: str, mark: str = "") -> Entry:
 
 def _costs(table: Table, target: float | None) -> list[Block]:
     """Return worst client, spread, worst class, bytes, rounds and bytes to the target of every cell with a value."""
-    lines = [(names, cell.costs) for names, cell in _lines(table) if cell.values]
-    columns: dict[str, Callable[[Costs], Entry | None]] = {
-        "worst client": lambda costs: _percent(costs.worst),
-        "sd over clients": lambda costs: _percent(costs.spread),
-        "worst class": _worst_class,
-        "bytes": lambda costs: _bytes(costs.bytes),
-        "rounds of the search": lambda costs: _rounds(costs.budget),
-        "rounds to target": lambda costs: _rounds_to(costs.reached) if costs.reached else None,
-        "bytes to target": lambda costs: _bytes_to(costs.reached) if costs.reached else None,
+    lines = [(names, cell) for names, cell in _lines(table) if cell.values]
+    columns: dict[str, Callable[[Cell], Entry | None]] = {
+        "worst client": lambda cell: _percent(cell.costs.worst),
+        "sd over clients": lambda cell: _percent(cell.costs.spread),
+        "worst class": lambda cell: _worst_class(cell.costs),
+        "bytes": lambda cell: _bytes(cell.costs.bytes),
+        "rounds of the search": lambda cell: _rounds(cell.costs.budget),
+        "rounds to target": lambda cell: _rounds_to(cell.costs.reached) if cell.costs.reached else None,
+        "bytes to target": lambda cell: _bytes_to(cell.costs.reached) if cell.costs.reached else None,
+        "per doubling of rounds": _rise,
+        "grid may cost": _grid_cost,
     }
-    shown = {head: entry for head, entry in columns.items() if any(entry(costs) for _, costs in lines)}
+    shown = {head: entry for head, entry in columns.items() if any(entry(cell) for _, cell in lines)}
     if not shown:
         return []
     text = "Means over seeds. Worst client and worst class: accuracy; bytes: sent and received by all clients."
+    if "per doubling of rounds" in shown:
+        text += f" Per doubling of rounds: the slope of the last {TAIL} evaluations, ± half-width of its interval."
+    if "grid may cost" in shown:
+        text += " Grid may cost: by how much a setting between those that were tried may be better."
     if "rounds of the search" in shown:
         text += " Rounds of the search: of all settings and seeds of the row and column."
     if "rounds to target" in shown and target is not None:
@@ -132,8 +140,23 @@ def _costs(table: Table, target: float | None) -> list[Block]:
             "the first evaluation that reaches it."
         )
     axes = _axes(table)
-    rows = tuple((*names, *(entry(costs) or Entry(NONE) for entry in shown.values())) for names, costs in lines)
+    rows = tuple((*names, *(entry(cell) or Entry(NONE) for entry in shown.values())) for names, cell in lines)
     return [Paragraph(text), Grid((*axes, *shown), rows, len(axes))]
+
+
+def _rise(cell: Cell) -> Entry | None:
+    """Return the slope of the last evaluations."""
+    text = slope_text(cell.rise, cell.metric)
+    return Entry(text, order=cell.rise.mean) if text and cell.rise else None
+
+
+def _grid_cost(cell: Cell) -> Entry | None:
+    """Return by how much a setting between those that were tried may be better."""
+    if not cell.grid.is_tuned:
+        return None
+    if cell.grid.at_edge or cell.grid.cost is None:
+        return Entry("edge of the grid" if cell.grid.at_edge else "not known")
+    return Entry(METRICS[cell.metric].text(cell.grid.cost), order=cell.grid.cost)
 
 
 def _percent(value: float | None) -> Entry | None:

@@ -23,6 +23,7 @@ from flbench.report.supplement import Place
 from flbench.report.ticks import axis_names
 from flbench.report.wording import (
     NONE,
+    checked_text,
     code_text,
     contrast_text,
     gap_text,
@@ -31,6 +32,7 @@ from flbench.report.wording import (
     margins_text,
     marked,
     mean_text,
+    rising_text,
     tail_text,
     verdict_text,
 )
@@ -123,7 +125,9 @@ def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str
             "by seed, on these test images, ± half-width of the 95 % interval over seeds"
             f"{last_note(every)}; *a minus b*: the difference with a minus that with b. More, less, equivalent "
             f"(within {margins}): shown at {100 * LEVEL:g} % by t-tests with Holm's correction over the comparisons of "
-            f"the section; open: neither. [Names]({links['how-to-read-this']})."
+            "the section; open: neither. **But**: the checks that it fails (rising curves, coarse grids, windows of "
+            "evaluations, collapsed seeds); bold: it passes all. "
+            f"[Names and checks]({links['how-to-read-this']})."
         )
     for i, answer in enumerate(planned):
         yield from _planned(answer, links, continues=i > 0 and planned[i - 1].section is answer.section)
@@ -147,7 +151,7 @@ def _planned(answer: Answer, links: Mapping[str, str], *, continues: bool) -> It
     section, some = answer.section, answer.planned
     metric = METRICS[section.layout.metric]
     unit = f"{metric.title} in points" if metric.percent else metric.title
-    what = "differences of these gains between columns" if some[0].between else unit
+    what = "differences of these gains between columns" if some[0].between else f"{unit}{_partitions_text(some)}"
     where = f"[{literal(section.name)}]({links[place_page(section.place)]}), "
     yield Paragraph(f"{what[0].upper()}{what[1:]}:" if continues else f"{where}{what}:")
     names = dict.fromkeys(one.name for one in some)
@@ -160,23 +164,44 @@ def _gain(section: Section, one: Planned) -> Entry:
     text, _ = contrast_text(one.contrast, section.layout.metric)
     return Entry(
         text,
-        (_verdict(section, one.contrast), *last_text(one.last, section.layout.metric)),
-        bold=one.contrast.is_different,
+        (_verdict(section, one), *last_text(one.last, section.layout.metric)),
+        bold=one.is_different,
         order=one.contrast.difference.mean,
     )
 
 
 def _counts(section: Section, some: Sequence[Planned]) -> str:
-    """Return ``more in 5, open in 3``."""
-    by_verdict = {verdict: [one for one in some if one.contrast.verdict == verdict] for verdict in ORDER}
-    return ", ".join(f"{_verdict(section, same[0].contrast)} in {len(same)}" for same in by_verdict.values() if same)
+    """Return ``more in 5, open in 3, fails in 2``."""
+    of_verdict = {
+        verdict: [one for one in some if one.contrast.verdict == verdict and not one.but] for verdict in ORDER
+    }
+    counts = {_plain_verdict(section, same[0].contrast): len(same) for same in of_verdict.values() if same}
+    counts |= {"fails": sum(bool(one.but) for one in some)}
+    return ", ".join(f"{text} in {count}" for text, count in counts.items() if count)
 
 
-def _verdict(section: Section, contrast: Contrast) -> str:
+def _verdict(section: Section, one: Planned) -> str:
+    """Return the verdict, and the checks that it does not pass."""
+    return checked_text(_plain_verdict(section, one.contrast), one.but_briefly)
+
+
+def _plain_verdict(section: Section, contrast: Contrast) -> str:
     """Return the verdict; it names a margin other than the default, since sections may have different ones."""
     layout = section.layout
     text = contrast.verdict if layout.tie_margin == layout.default_margin else verdict_text(contrast, layout)
     return text.replace(", ", " and ")
+
+
+def _partitions_text(some: Sequence[Planned]) -> str:
+    """Return in which columns seeds vary the partition: by its name, where it is on an axis of theirs."""
+    names: dict[bool | None, dict[str, None]] = {True: {}, False: {}, None: {}}
+    for one in some:
+        at = dict(zip(one.place.axes, one.place.ticks, strict=True))
+        names[one.checks.varied][at["partition"].label if "partition" in at else one.column] = None
+    if not names[False]:
+        return "; each seed draws its own partition" if names[True] else ""
+    where = f" in {', '.join(map(literal, names[False]))}" if names[True] else ""
+    return f"; all seeds share one partition{where}"
 
 
 def _claim_texts(board: Leaderboard, claims: Sequence[tuple[str, Claim]]) -> Iterator[str]:
@@ -251,9 +276,8 @@ def _what(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> str:
     )
     if found.baseline is not None:
         texts.append(
-            "**Bold**: shown to be better than the first row of the column, on these test images (by the planned "
-            "comparison, where it is one of these two cells; else by a paired t-test with Holm's correction over the "
-            "column)."
+            "**Bold**: shown to be better than the first row of the column (by the planned comparison of the two cells "
+            "and its checks; without one by a paired t-test with Holm's correction over the column, unchecked)."
         )
     texts.append(f"[How to read this]({links['how-to-read-this']}).")
     return " ".join(texts)
@@ -270,7 +294,7 @@ def _entry(row: Row, c: int, beside: Sequence[str]) -> Entry:
         return Entry(NONE)
     below = [f"n={cell.summary.n}"] if cell.summary and cell.summary.half_width is None else []
     below += [gap_text(cell)] if not cell.complete else []
-    below += [*code_text(cell), *tail_text(cell)]
+    below += [*code_text(cell), *tail_text(cell), *rising_text(cell)]
     order = cell.summary.mean if cell.summary else None
     return Entry(mean_text(cell), (*below, *beside), bold=row.better[c], order=order)
 

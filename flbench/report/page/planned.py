@@ -9,7 +9,7 @@ from flbench.report.blocks import Block, Entry, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
 from flbench.report.planned import Planned, full_name
 from flbench.report.stats import LEVEL
-from flbench.report.wording import NONE, contrast_text, last_text, margin_text, verdict_text
+from flbench.report.wording import NONE, checked_text, contrast_text, last_text, margin_text, verdict_text
 
 #: Most columns of a table that has a row a comparison; with more, columns and comparisons change places.
 MOST_COLUMNS = 10
@@ -32,7 +32,8 @@ def planned_blocks(section: Section) -> Iterator[Block]:
         "field alone, paired by seed and averaged over the given number of pairs, ± half-width of its 95 % interval "
         f"over seeds, on these test images{last_note(section.planned)}. **more**, **less**: p, of the paired t-test, "
         f"is below {LEVEL:g} after Holm's correction over all of this section that have a test ({tested}).{close} "
-        "**open**: neither is shown. All other comparisons in this section are exploratory."
+        "**open**: neither is shown. **but**: the checks that it does not pass. All other comparisons in this section "
+        "are exploratory."
     )
     differences = [one for one in section.planned if not one.between]
     interactions = [one for one in section.planned if one.between]
@@ -93,7 +94,7 @@ def _shared(texts: Iterable[str]) -> str:
 
 def _entry(section: Section, one: Planned) -> Entry:
     text, below = contrast_text(one.contrast, section.layout.metric)
-    verdict = verdict_text(one.contrast, section.layout)
+    verdict = checked_text(verdict_text(one.contrast, section.layout), one.but)
     pairs = f"{one.cells} {'pair' if one.cells == 1 else 'pairs'}"
     missing = (f"{one.missing} left out",) if one.missing else ()
     last = last_text(one.last, section.layout.metric)

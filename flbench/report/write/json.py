@@ -12,6 +12,7 @@ from flbench.report.runs import NOT_COMPARED
 from flbench.report.stats import Contrast, Difference
 from flbench.report.summary import Overall
 from flbench.report.tables import Table
+from flbench.report.trust import improves
 from flbench.report.tuning import Budget, Range, Rows
 
 #: Version of the fields; raised when a program that reads the old ones would misread the new ones.
@@ -34,7 +35,10 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
         ],
         "overall": [_overall(found) for found in board.overall],
         "details": [
-            _details(cell) for section in sections for table in section.details for cell in table.cells.values()
+            _details(cell, table.margin)
+            for section in sections
+            for table in section.details
+            for cell in table.cells.values()
         ],
         "planned": [
             {
@@ -49,6 +53,7 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
                 "verdict": one.contrast.verdict,
                 "pairs": one.cells,
                 "missing": one.missing,
+                "checks": {"fails": [vars(doubt) for doubt in one.doubts], **one.checks.fields()},
             }
             for section in sections
             for one in section.planned
@@ -132,7 +137,7 @@ def _overall(found: Overall) -> dict[str, Any]:
     }
 
 
-def _details(cell: Cell) -> dict[str, Any]:
+def _details(cell: Cell, margin: float) -> dict[str, Any]:
     costs, reached = cell.costs, cell.costs.reached
     return {
         "cell_id": cell.experiment.cell_id,
@@ -140,6 +145,10 @@ def _details(cell: Cell) -> dict[str, Any]:
         "fingerprint": cell.fingerprint,
         "chosen": cell.chosen or None,
         "at_edge": cell.at_edge,
+        "per_doubling": cell.rise and {"mean": cell.rise.mean, "ci_half_width": cell.rise.half_width, "n": cell.rise.n},
+        "rising": improves(cell.rise, cell.metric),
+        "coarse": cell.grid.is_coarse(margin),
+        "grid": cell.grid.fields(),
         "best": cell.is_best,
         "tied": cell.is_tied,
         "to_baseline": _contrast(cell.to_baseline),
