@@ -242,6 +242,16 @@ def test_files_and_tests_that_pages_name_exist() -> None:
         assert missing == set(), page
 
 
+def test_every_cell_on_other_tools_has_its_source() -> None:
+    """A cell of docs/compared.md links to where it is from, or is a dash; each named link has an address."""
+    text = (ROOT / "docs/compared.md").read_text(encoding="utf-8")
+    choices, *about = tables(text)
+    assert len(choices[0]) == 2 and len(about) == 2
+    for name, *cells in (row for table in about for row in table):
+        assert [cell for cell in cells if cell != "–" and not re.search(r"\]\(.+\)|\]\[.+\]", cell)] == [], name
+    assert {*re.findall(r"\]\[([\w-]+)\]", text)} == {*re.findall(r"^\[([\w-]+)\]: https://", text, re.MULTILINE)}
+
+
 def test_every_page_is_in_the_navigation() -> None:
     """``mkdocs build`` warns, too, but it is not installed everywhere."""
     listed = re.findall(r"^ +- (?:[\w&', ]+: )?([\w./*-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
