@@ -57,6 +57,14 @@ def test_this_tree_has_one_version() -> None:
     assert release(ROOT, "--notes", f"v{version[0]}").returncode == 0
 
 
+def test_the_changelog_begins_with_what_users_see() -> None:
+    """Each release has the usual headings in their order; what only contributors need is folded, at its end."""
+    headings = ["### Breaking changes", "### Added", "### Changed", "### Fixed", '<details markdown="1">', "</details>"]
+    for part in re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]:
+        found = [line for line in part.splitlines() if line.startswith(("### ", "<details", "</details"))]
+        assert found == [heading for heading in headings if heading in found], part.splitlines()[0]
+
+
 def loaded(path: Path) -> Any:
     return YAML(typ="safe").load(path.read_text(encoding="utf-8"))
 
