@@ -41,6 +41,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
     },
     "Tools": {
         "show": ("show", "show", "List methods, norms, ...; show one, a run, a partition."),
+        "docs": ("docs", "docs", "List the pages of the documentation, or print one."),
         "new": ("new", "new", "Write a sweep or a component to start from."),
         "data": ("data", "app", "List, download and verify data sets."),
         "bench": ("bench", "bench", "Time an experiment against plain PyTorch loops."),

@@ -238,7 +238,7 @@ def gather(
         source = FilesSource(files)
     parts = parts_of(source, sweeps, **_without_none(layout))
     if not any(part.collection.runs for part in parts):
-        raise UserError(f"nothing to report in {place}: run `flbench sweep sweeps/quickstart.yaml` first")
+        raise UserError(f"nothing to report in {place}: run `flbench sweep quickstart` first")
     options = options_of(sweeps, [*(public_path(Path(spec)) for spec in exported), *arguments])
     if not sweeps:
         options = dataclasses.replace(options, title=f"{options.title}: {', '.join(choice.names)}")
