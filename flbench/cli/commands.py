@@ -21,6 +21,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
     "Run": {
         "sweep": ("sweep", "sweep", "Run a sweep: launch what is missing, show the leaderboard."),
         "run": ("run", "run", "Run one experiment and watch it."),
+        "jobs": ("jobs", "jobs", "Print the commands of a sweep's workers, for any queue."),
         "status": ("status", "status", "Show sweep progress and active workers."),
         "logs": ("logs", "logs", "Show the logs of a run, or of a sweep's runs."),
         "cancel": ("cancel", "cancel", "Stop sweeps or single runs; nothing is lost."),
