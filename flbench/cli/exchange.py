@@ -58,9 +58,9 @@ def export(
     folder and open a pull request; `flbench verify --results results/contributed/NAME --recompute 3` checks it as CI
     does.
 
-    Example: flbench export results/quickstart.parquet sweeps/quickstart.yaml
+    Example: flbench export results/quickstart.parquet quickstart
 
-    Example: flbench export --contribute ada sweeps/quickstart.yaml --by "Ada Lovelace"
+    Example: flbench export --contribute ada quickstart --by "Ada Lovelace"
     """
     if contribute is not None:
         given = [*([str(file)] if file else []), *(specs or [])]

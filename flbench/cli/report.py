@@ -150,9 +150,9 @@ def report(
     Missing, failed and diverged runs are shown as such; the same runs give the same bytes. Where a run has the
     settings of a number of the label-skew paper or NIID-Bench, the published ones are shown beside ours, with verdicts.
 
-    Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
+    Example: flbench report quickstart --html report.html --figures figures
 
-    Example: flbench report sweeps/quickstart.yaml --latex paper
+    Example: flbench report quickstart --latex paper
     """
     for option, path in (("--out", out), ("--html", html), ("--csv", csv), ("--bibtex", bibtex)):
         check_ending(option, path)

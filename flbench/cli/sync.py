@@ -74,7 +74,7 @@ def sync(
 
     Example: flbench sync
 
-    Example: flbench sync sweeps/quickstart.yaml --mode offline
+    Example: flbench sync quickstart --mode offline
 
     Example: flbench sync quickstart --to tensorboard:logs
     """
