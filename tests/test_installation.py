@@ -115,6 +115,8 @@ def test_pages_are_listed_and_printed(tmp_path: Path, monkeypatch: pytest.Monkey
     text = (ROOT / "docs/results/why.md").read_text()
     for name in ("results/why", "docs/results/why.md"):
         assert CliRunner().invoke(app, ["docs", name]).stdout == text
+    drawn = CliRunner().invoke(app, ["docs", "install"], env={"FORCE_COLOR": "1", "COLUMNS": "80"}).stdout
+    assert "Install" in drawn and "\x1b[" in drawn and "# Install" not in drawn
     error = CliRunner().invoke(app, ["docs", "instal"]).exception
     assert isinstance(error, UserError) and "did you mean 'install'?" in str(error)
 

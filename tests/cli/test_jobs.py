@@ -6,7 +6,9 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,8 @@ from flbench.cli import app
 from flbench.errors import UserError
 from flbench.launch.commands import worker_commands
 from flbench.store import CancelMark, Store
-from flbench.worker import Options
+from flbench.worker import REQUEUE, Options
+from tests.faults.stub import recorded
 from tests.warm import warm_python
 
 PAGE = (Path(__file__).parents[2] / "docs/queues.md").read_text(encoding="utf-8")
@@ -80,6 +83,24 @@ def test_the_examples_execute_a_sweep(here: Path, section: str) -> None:
         subprocess.run(pipe[1], shell=True, input=commands, text=True, check=True)
     assert flbench("jobs", "tiny.yaml", "--workers", "2") == "", "nothing is left"
     assert "4 of 4 runs done; nothing to launch" in flbench("sweep", "tiny.yaml")
+
+
+@pytest.mark.slow
+def test_the_signal_of_a_queue_reaches_the_worker(here: Path) -> None:
+    """The job's own process is the worker, which ends with a checkpoint."""
+    changes = ["--set", "rounds=1000000", "--set", "eval_every=100", "--limit", "1"]
+    Path("jobs.txt").write_text(CliRunner().invoke(app, ["jobs", "tiny.yaml", *changes]).stdout)
+    store = Store(here / "runs")
+    given = {**os.environ, "PBS_ARRAY_INDEX": "1", "PBS_O_WORKDIR": str(here)}
+    with subprocess.Popen(["sh", "-c", script_of("PBS")], env=given) as job:
+        while recorded(store) < 2:
+            assert job.poll() is None
+            time.sleep(0.1)
+        job.send_signal(signal.SIGTERM)
+    assert job.returncode == REQUEUE
+    (run_id,) = store.run_ids()
+    (attempt,) = store.run(run_id).attempts()
+    assert store.run(run_id).sound_checkpoints(attempt)
 
 
 def test_the_commands_need_neither_folder_nor_variables(
