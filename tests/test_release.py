@@ -57,6 +57,14 @@ def test_this_tree_has_one_version() -> None:
     assert release(ROOT, "--notes", f"v{version[0]}").returncode == 0
 
 
+def test_the_changelog_has_a_section_a_release_the_newest_first() -> None:
+    titles = re.findall(r"^## \[(.+?)\](?: - (\d{4}-\d\d-\d\d))?$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert titles[0] == ("Unreleased", "")
+    assert all(date for _, date in titles[1:])
+    numbers = [tuple(map(int, version.split("."))) for version, _ in titles[1:]]
+    assert numbers == sorted(numbers, reverse=True)
+
+
 def test_the_changelog_begins_with_what_users_see() -> None:
     """Each release has the usual headings in their order; what only contributors need is folded, at its end."""
     headings = ["### Breaking changes", "### Added", "### Changed", "### Fixed", '<details markdown="1">', "</details>"]
