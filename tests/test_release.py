@@ -14,7 +14,10 @@ import pytest
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
-FILES = ("pyproject.toml", "CITATION.cff", "flbench/references.bib", "docs/paper.md", "CHANGELOG.md", ".ci/release")
+FILES = (
+    "pyproject.toml", "CITATION.cff", "flbench/references.bib", "docs/paper.md", "docs/install.md", "CHANGELOG.md",
+    ".ci/release",
+)  # fmt: skip
 
 
 @pytest.fixture
