@@ -18,7 +18,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 #: The pages in the repository's root, README as the site's first page.
-ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "leaderboard.md")
+ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md", "leaderboard.md")
 #: A Markdown link up to the end of its path.
 LINK = re.compile(r"(\]\()([^)\s#:]+)(?=[)#])")
 #: An element that a browser loads from another host.

@@ -4,7 +4,7 @@ From Python, for notebooks (``flbench.api`` has the details; the results are pan
 
 ``flbench.load(source)``: the runs of a store or of exported files, one a row.
 ``flbench.run(norm="ln", partition="classes:1")``: run one experiment; its evaluations, one a row.
-``flbench.sweep("sweeps/quickstart.yaml")``: run what is missing of a sweep; its runs, one a row.
+``flbench.sweep("quickstart")``: run what is missing of a sweep; its runs, one a row.
 ``flbench.model(run_id)``: the network of a run with its trained weights; ``flbench.predict(run_id, images)``.
 ``flbench.problem(norm="ln", partition="classes:1")``: what an experiment trains on: rows, batches, initial weights.
 

@@ -124,7 +124,7 @@ def sweep(
     """Return the runs of a sweep file as ``load`` does; first run those that are missing, with workers on this machine.
 
     Args:
-        path: the sweep file.
+        path: the sweep file, or its name as for `flbench sweep`.
         store: the store's directory; None: $FLBENCH_STORE, else ``runs``.
         data: folder of the data sets; None: the default one.
         sets: changes of the file, ``PATH=VALUE``, as for ``flbench sweep --set``.

@@ -24,7 +24,7 @@ class UserError(Exception):
 def check_platform() -> None:
     """Raise UserError on Windows, which has no ``fcntl`` and none of the signals that end workers."""
     if sys.platform == "win32":
-        raise UserError("flbench does not run on Windows: use WSL 2, which is untried (docs/install.md)")
+        raise UserError("flbench does not run on Windows: use WSL 2, which is untried (flbench docs install)")
 
 
 class DataMissing(UserError):

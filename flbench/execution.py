@@ -137,7 +137,7 @@ class Runner:
                 self.apart.add(method)
                 _log.warning(
                     "this worker trains all runs of %s one by one, because a hook failed with several of them as one "
-                    "stack; name the fields that hooks need as Python numbers in `static` (docs/extending.md). "
+                    "stack; name the fields that hooks need as Python numbers in `static` (flbench docs extending). "
                     "The error: %s",
                     method,
                     error,

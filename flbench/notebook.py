@@ -9,6 +9,7 @@ import datetime
 import sys
 from collections.abc import Callable
 
+from flbench.messages import counted
 from flbench.progress import Progress
 
 
@@ -45,7 +46,7 @@ class _Bar:
 def line(progress: Progress) -> str:
     """Return progress in words: rounds of a single run, runs of several, and the remaining time."""
     rounds = [f"round {seen.round}/{seen.rounds}" for seen in progress.active if progress.total == 1]
-    parts = rounds or [f"{progress.done}/{progress.total} runs"]
+    parts = rounds or [f"{progress.done}/{counted(progress.total, 'run')}"]
     parts += [f"{progress.failed} failed"] if progress.failed else []
     if progress.stopping:
         parts += ["stopping after this round"]

@@ -121,7 +121,7 @@ def _check_bits(method: Method) -> None:
         f"a run trained with others and the run alone differ in float32: {found}; {culprit} is a Python number alone "
         "and a tensor in such a stack, and torch rounds 1 - number, number / tensor and tensor ** number differently "
         "for the two. Write number * (1 / tensor) or tensor - number * tensor, or name a field in `static` "
-        "(docs/extending.md)"
+        "(flbench docs extending)"
     )
 
 

@@ -14,6 +14,7 @@ from tests.mutation.harness import MUTATIONS
 
 ROOT = Path(__file__).parents[1]
 README, REPORT, STATISTICS = ROOT / "README.md", ROOT / "docs" / "report.md", ROOT / "docs" / "statistics.md"
+COMPARED = ROOT / "docs" / "compared.md"
 
 
 def main() -> None:
@@ -35,6 +36,11 @@ def written() -> dict[Path, str]:
             (r"kill (\d+) of\s+(\d+) mutations", len(mutations) - equivalent, len(mutations)),
             (r"the other (\w+) are equivalent", ("no", "one", "two", "three", "four", "five")[equivalent]),
             (r"There are (\d+) normalizations and (\d+) methods", len(NORMS.classes), len(METHODS.classes)),
+        ),
+        COMPARED: _filled(
+            COMPARED,
+            (r"\| methods \| \[(\d+)\]", len(METHODS.classes)),
+            (r"\[an axis: (\d+)\]", len(NORMS.classes)),
         ),
         REPORT: _filled(REPORT, (r"\| kind \| shows \| requires \|\n\| --- \| --- \| --- \|\n((?:\|.*\n)+)", figures)),
         STATISTICS: _filled(STATISTICS, (r"\| metric \| definition \|\n\| --- \| --- \|\n((?:\|.*\n)+)", metrics)),

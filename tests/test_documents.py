@@ -230,7 +230,8 @@ SOURCES = ("flbench", "tests", "benchmarks", ".ci")
 
 def test_files_and_tests_that_pages_name_exist() -> None:
     """But for the changelog, which names files that have since been renamed."""
-    ours = {path.relative_to(ROOT).as_posix() for folder in SOURCES for path in ROOT.joinpath(folder).rglob("*.py")}
+    found = [*ROOT.glob("*.py"), *(path for folder in SOURCES for path in ROOT.joinpath(folder).rglob("*.py"))]
+    ours = {path.relative_to(ROOT).as_posix() for path in found}
     texts = {name: (ROOT / name).read_text() for name in ours if name.startswith("tests/")}
     for page in {*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")} - {ROOT / "CHANGELOG.md"}:
         text = page.read_text()
@@ -240,6 +241,16 @@ def test_files_and_tests_that_pages_name_exist() -> None:
         missing |= {link for link in links if not (page.parent / link).exists()}
         missing |= {test for path, test in named if test and f"def {test}(" not in texts[path]}
         assert missing == set(), page
+
+
+def test_every_cell_on_other_tools_has_its_source() -> None:
+    """A cell of docs/compared.md links to where it is from, or is a dash; each named link has an address."""
+    text = (ROOT / "docs/compared.md").read_text(encoding="utf-8")
+    choices, *about = tables(text)
+    assert len(choices[0]) == 2 and len(about) == 2
+    for name, *cells in (row for table in about for row in table):
+        assert [cell for cell in cells if cell != "–" and not re.search(r"\]\(.+\)|\]\[.+\]", cell)] == [], name
+    assert {*re.findall(r"\]\[([\w-]+)\]", text)} == {*re.findall(r"^\[([\w-]+)\]: https://", text, re.MULTILINE)}
 
 
 def test_every_page_is_in_the_navigation() -> None:

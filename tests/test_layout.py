@@ -24,8 +24,8 @@ ROOMS = [
     "training_problem", "trained", "execution", "execution_types", "studies", "probes", "fisher", "theory", "engine",
     "methods", "metrics", "models", "native", "checkpoints", "run_sources",
     "data", "store", "halving", "config", "registry", "references", "metric_specs", "discovery", "plugin_files",
-    "messages", "tensor_streams", "streams", "codes", "sums", "choices", "errors", "parquet_files", "regular",
-    "literal",
+    "messages", "tensor_streams", "streams", "codes", "sums", "choices", "installation", "errors", "parquet_files",
+    "regular", "literal",
 ]  # fmt: skip
 
 

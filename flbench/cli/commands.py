@@ -21,6 +21,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
     "Run": {
         "sweep": ("sweep", "sweep", "Run a sweep: launch what is missing, show the leaderboard."),
         "run": ("run", "run", "Run one experiment and watch it."),
+        "jobs": ("jobs", "jobs", "Print the commands of a sweep's workers, for any queue."),
         "status": ("status", "status", "Show sweep progress and active workers."),
         "logs": ("logs", "logs", "Show the logs of a run, or of a sweep's runs."),
         "cancel": ("cancel", "cancel", "Stop sweeps or single runs; nothing is lost."),
@@ -41,6 +42,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
     },
     "Tools": {
         "show": ("show", "show", "List methods, norms, ...; show one, a run, a partition."),
+        "docs": ("docs", "docs", "List the pages of the documentation, or print one."),
         "new": ("new", "new", "Write a sweep or a component to start from."),
         "data": ("data", "app", "List, download and verify data sets."),
         "bench": ("bench", "bench", "Time an experiment against plain PyTorch loops."),

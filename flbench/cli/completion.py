@@ -22,6 +22,7 @@ from flbench.errors import UserError
 from flbench.metric_specs import METRICS
 from flbench.registry import LAUNCHERS, REGISTRIES
 from flbench.store import Store, plan_name
+from flbench.sweeps import bundled_files
 
 #: What ``flbench show`` lists, and the things of which it shows one.
 LISTS = (*(f"{registry.kind}s" for registry in REGISTRIES), "metrics", "figures", "kinds", "sweeps")
@@ -35,12 +36,16 @@ MOST_FOLDERS = 100
 
 
 def sweep_files(incomplete: str) -> list[str]:
-    """Return the YAML files that complete a path; in place of folders the files in them, so that none ends a path."""
+    """Return the YAML files that complete a path, then the sweeps of flbench that complete a name.
+
+    In place of folders the files in them are returned, so that none ends a path.
+    """
     start = f"{glob.escape(incomplete)}*"
     folders = sorted(glob.glob(f"{start}/"))[:MOST_FOLDERS]  # noqa: PTH207  a Path would lose the "./" that was typed
     patterns = [start, *(f"{glob.escape(folder)}*" for folder in folders)]
     found = (path for one in patterns for path in sorted(glob.glob(one)))  # noqa: PTH207
-    return [path for path in found if path.endswith((".yaml", ".yml"))]
+    files = [path for path in found if path.endswith((".yaml", ".yml"))]
+    return files + [name for name in bundled_files() if incomplete and name.startswith(incomplete)]
 
 
 def backends(incomplete: str) -> list[str]:
@@ -89,6 +94,8 @@ def shown_names(ctx: typer.Context, incomplete: str) -> list[str]:
         return list(METRICS)
     if what == "figure":
         return figures(incomplete)
+    if what == "sweep":
+        return sweep_files(incomplete)
     return next((list(registry.classes) for registry in REGISTRIES if registry.kind == what), [])
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from flbench.cli.schema import first_line
-from flbench.cli.screen import plain_table
+from flbench.cli.screen import fitting, plain_table
 from flbench.config import KINDS, parse_experiment, registry_of
 from flbench.errors import UserError
+from flbench.literal import visible
 from flbench.messages import format_scalar
 from flbench.metric_specs import METRICS
 from flbench.references import spelled_out
 from flbench.registry import Component, default_of, plain, schema_of, stated
-from flbench.sweeps import load_sweep
+from flbench.sweeps import FOLDER, bundled_files, load_sweep, shadowed
 
 
 def components(classes: Iterable[type[Component]]) -> list[dict[str, Any]]:
@@ -94,20 +97,37 @@ def metrics() -> list[dict[str, Any]]:
     return [{"name": name, **{key: getattr(metric, key) for key in shown}} for name, metric in METRICS.items()]
 
 
-def sweeps(folder: Path) -> list[dict[str, Any]]:
-    """Return every sweep file below a folder with its number of runs, or what is wrong with it."""
-    rows: list[dict[str, Any]] = []
-    for path in sorted(folder.rglob("*.yaml")):
-        try:
-            sweep = load_sweep(path)
-        except UserError as error:
-            rows.append({"file": str(path), "name": None, "runs": None, "cells": None, "problem": str(error)})
-        else:
-            count = sweep.arithmetic
-            rows.append(
-                {"file": str(path), "name": sweep.name, "runs": count.runs, "cells": count.cells, "problem": None}
-            )
-    return rows
+def sweeps(folder: Path | None) -> list[dict[str, Any]]:
+    """Return every sweep file below a folder with its number of runs, or what is wrong with it.
+
+    Without a folder these are the files below ``sweeps``, and those that come with flbench, by their names.
+    """
+    files = {str(path): path for path in sorted((folder or FOLDER).rglob("*.yaml"))}
+    if folder is None:
+        files |= {name: path for name, path in bundled_files().items() if not shadowed(name)}
+    return [sweep_row(file, path) for file, path in files.items()]
+
+
+def sweep_row(file: str, path: Path) -> dict[str, Any]:
+    """Return a sweep file, under the name that a command takes, with its number of runs, or what is wrong with it."""
+    try:
+        sweep = load_sweep(path)
+    except UserError as error:
+        return {"file": file, "name": None, "runs": None, "cells": None, "about": "", "problem": str(error)}
+    count = sweep.arithmetic
+    facts = {"name": sweep.name, "runs": count.runs, "cells": count.cells}
+    return {"file": file, **facts, "about": _first_sentence(sweep.source), "problem": None}
+
+
+def _first_sentence(text: str) -> str:
+    r"""Return the first sentence of the comment that a sweep file begins with; '' if it has none.
+
+    >>> _first_sentence("# Does it help? On\n# digits.\nversion: 1\n")
+    'Does it help?'
+    """
+    lines = itertools.takewhile(lambda line: re.match("# *[^# ]", line), text.splitlines())
+    comment = " ".join(line.lstrip("# ").rstrip() for line in lines)
+    return re.split(r"(?<=[.?!])(?<!et al\.) ", comment, maxsplit=1)[0]
 
 
 def _fields(cls: type[Component]) -> list[dict[str, Any]]:
@@ -233,11 +253,12 @@ def metric_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def sweep_table(rows: list[dict[str, Any]]) -> Table:
-    """Return one line for each sweep file: its name and size, or its mistake."""
-    table = plain_table(["file", "name", "cells", "runs"], title="sweeps")
+    """Return one line for each sweep file: its size and what it is about, or its mistake."""
+    table = plain_table(["file"], ["cells", "runs"], title="sweeps")
+    table.add_column()
     for row in rows:
         if row["problem"]:
-            table.add_row(escape(row["file"]), f"[red]{escape(row['problem'])}[/red]", "-", "-")
+            table.add_row(escape(row["file"]), "-", "-", Text(visible(row["problem"]), style="red"))
         else:
-            table.add_row(escape(row["file"]), escape(row["name"]), f"{row['cells']:,}", f"{row['runs']:,}")
+            table.add_row(escape(row["file"]), f"{row['cells']:,}", f"{row['runs']:,}", fitting(row["about"]))
     return table

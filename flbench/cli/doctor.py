@@ -24,6 +24,7 @@ from flbench.cli.options import DataOption, JsonOption, StoreOption
 from flbench.cli.screen import wide_console
 from flbench.data.datasets import data_root
 from flbench.errors import UserError
+from flbench.installation import install_extra, reinstall, summary
 from flbench.launch.resources import usable_cores
 from flbench.messages import counted
 from flbench.store import Store, files
@@ -55,6 +56,7 @@ def doctor(
     Example: flbench doctor --verbose
     """
     findings = [
+        Finding("flbench", "ok", summary()),
         Finding("python", "ok", f"{platform.python_version()} ({sys.executable}), {platform.platform()}"),
         _torch(),
         Finding("cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}; one worker a core by default"),
@@ -87,15 +89,16 @@ def _print(findings: list[Finding], *, verbose: bool) -> None:
 
 
 def _torch() -> Finding:
+    advice = f"install it again: {reinstall('torch')}"
     try:
         began = time.monotonic()
         import torch
 
         product = float((torch.eye(2) @ torch.ones(2, 2)).sum())
     except Exception as error:
-        return Finding("torch", "broken", f"{type(error).__name__}: {error}", "install it again: uv sync")
+        return Finding("torch", "broken", f"{type(error).__name__}: {error}", advice)
     if product != 4:
-        return Finding("torch", "broken", f"a 2x2 product gave {product}", "install it again: uv sync")
+        return Finding("torch", "broken", f"a 2x2 product gave {product}", advice)
     return Finding("torch", "ok", f"{torch.__version__}, imported in {time.monotonic() - began:.1f} s")
 
 
@@ -109,7 +112,8 @@ def _gpu() -> Finding:
         return Finding("gpu", "ok", names + masked, "use it by `--set resources.gpus=1`, or 0.5 for two runs on one")
     if torch.backends.mps.is_available():
         advice = (
-            "`flbench run --device mps` uses it, for training in fp32; untested: no Mac has run it (docs/install.md)"
+            "`flbench run --device mps` uses it, for training in fp32; untested: no Mac has run it "
+            "(`flbench docs install`)"
         )
         return Finding("gpu", "ok", "Apple GPU (MPS)", advice)
     if shutil.which("nvidia-smi") is None:
@@ -136,7 +140,10 @@ def _store(root: Path) -> Finding:
         )
     began = time.monotonic()
     if problem := _disk_problem(place):
-        advice = "choose another file system by --store DIR or $FLBENCH_STORE; docs/cluster.md lists what a store needs"
+        advice = (
+            "choose another file system by --store DIR or $FLBENCH_STORE; "
+            "`flbench docs cluster` lists what a store needs"
+        )
         return Finding("store", "broken", f"{place}: {problem}", advice)
     cost = (time.monotonic() - began) * 1000
     free = shutil.disk_usage(place).free / 2**30
@@ -205,6 +212,6 @@ def _tensorboard() -> Finding:
     try:
         installed = version(TensorBoard.package)
     except PackageNotFoundError:
-        advice = f"install it: {TensorBoard.install}"
+        advice = f"install it: {install_extra(TensorBoard.extra)}"
         return Finding("tensorboard", "absent", "not installed; needed only to mirror runs to TensorBoard", advice)
     return Finding("tensorboard", "ok", f"{installed}; `track: tensorboard:DIR` mirrors runs to it")

@@ -61,7 +61,7 @@ def print_dry_run(
     if as_json:
         print_json(facts)
         return
-    typer.echo(f"sweep {sweep.name} ({sweep.spec_hash}) from {sweep.path}{''.join(f', {o}' for o in sweep.options)}")
+    typer.echo(f"sweep {sweep.name} ({sweep.spec_hash}) from {sweep.spelled}{''.join(f', {o}' for o in sweep.options)}")
     for line in _arithmetic_lines(sweep, facts["search"]):
         typer.echo(f"  {line}")
     kinds: dict[str, dict[int, dict[str, Any]]] = {}  # a table for each: kinds differ in their fields

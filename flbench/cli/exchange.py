@@ -58,9 +58,9 @@ def export(
     folder and open a pull request; `flbench verify --results results/contributed/NAME --recompute 3` checks it as CI
     does.
 
-    Example: flbench export results/quickstart.parquet sweeps/quickstart.yaml
+    Example: flbench export results/quickstart.parquet quickstart
 
-    Example: flbench export --contribute ada sweeps/quickstart.yaml --by "Ada Lovelace"
+    Example: flbench export --contribute ada quickstart --by "Ada Lovelace"
     """
     if contribute is not None:
         given = [*([str(file)] if file else []), *(specs or [])]
@@ -80,9 +80,7 @@ def export(
     runs, left_out = _finished(opened, requested if specs else opened.run_ids(), ends=ends)
     if not runs:
         what = f"no finished run of {', '.join(specs)}" if specs else "no finished run"
-        raise UserError(
-            f"{what} in {store}: run `flbench sweep {specs[0] if specs else 'sweeps/quickstart.yaml'}` first"
-        )
+        raise UserError(f"{what} in {store}: run `flbench sweep {specs[0] if specs else 'quickstart'}` first")
     exports.write(file, runs)
     _show(file, runs, len(requested) if specs else None, left_out)
 
@@ -107,7 +105,9 @@ def _contribute(folder: Path, contributor: str | None, sweep: Sweep, spec: str, 
     path = folder / f"{sweep.name}.parquet"
     exports.write(path, runs)
     words = [word for option in sweep.options for word in option.split(" ", 1)]
-    stated = ContributedFile.of(runs, shlex.join(["flbench", "sweep", public_path(sweep.path), *words]))
+    stated = ContributedFile.of(
+        runs, shlex.join(["flbench", "sweep", sweep.bundled_as or public_path(sweep.path), *words])
+    )
     Contribution(contributor=who, files={**(known.files if known else {}), path.name: stated}).write(folder)
     _show(path, runs, len(requested), left_out)
     typer.echo(f"next: flbench verify --results {folder} --recompute 3")

@@ -35,7 +35,7 @@ SpecsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[SPEC]...",
-        help="Sweep files, or NAMEs for sweeps/NAME.yaml; default: every run.",
+        help="Sweep files, or NAMEs of sweeps/NAME.yaml or of `flbench show sweeps`; default: every run.",
         autocompletion=sweep_files,
     ),
 ]

@@ -61,9 +61,9 @@ def plot(
 ) -> None:
     """Draw one kind of figure from a store or from exported files.
 
-    Example: flbench plot lr sweeps/lr_robustness.yaml --out figure7.png
+    Example: flbench plot lr lr_robustness --out figure7.png
 
-    Example: flbench plot curves sweeps/quickstart.yaml --results results/quickstart.parquet
+    Example: flbench plot curves quickstart --results results/quickstart.parquet
     """
     if out is not None and out.suffix and out.suffix not in FORMATS and not out.is_dir():
         raise UserError(f"cannot draw {out}: expected a folder or a name that ends in {', '.join(FORMATS)}")

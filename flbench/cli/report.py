@@ -150,9 +150,9 @@ def report(
     Missing, failed and diverged runs are shown as such; the same runs give the same bytes. Where a run has the
     settings of a number of the label-skew paper or NIID-Bench, the published ones are shown beside ours, with verdicts.
 
-    Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
+    Example: flbench report quickstart --html report.html --figures figures
 
-    Example: flbench report sweeps/quickstart.yaml --latex paper
+    Example: flbench report quickstart --latex paper
     """
     for option, path in (("--out", out), ("--html", html), ("--csv", csv), ("--bibtex", bibtex)):
         check_ending(option, path)
@@ -238,7 +238,7 @@ def gather(
         source = FilesSource(files)
     parts = parts_of(source, sweeps, **_without_none(layout))
     if not any(part.collection.runs for part in parts):
-        raise UserError(f"nothing to report in {place}: run `flbench sweep sweeps/quickstart.yaml` first")
+        raise UserError(f"nothing to report in {place}: run `flbench sweep quickstart` first")
     options = options_of(sweeps, [*(public_path(Path(spec)) for spec in exported), *arguments])
     if not sweeps:
         options = dataclasses.replace(options, title=f"{options.title}: {', '.join(choice.names)}")

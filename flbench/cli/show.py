@@ -22,6 +22,7 @@ from flbench.cli.component_tables import (
     kinds,
     metric_table,
     metrics,
+    sweep_row,
     sweep_table,
     sweeps,
 )
@@ -34,6 +35,8 @@ from flbench.errors import UserError
 from flbench.messages import unknown
 from flbench.registry import REGISTRIES, Registry
 from flbench.store import Store
+from flbench.sweeps import find_file
+from flbench.sweeps.source import Source
 
 #: The registries by what lists them. Each name without its ``s`` means one of the list.
 COMPONENTS: Mapping[str, Registry[Any]] = {f"{registry.kind}s": registry for registry in REGISTRIES}
@@ -60,7 +63,10 @@ def show(
     ] = None,
     as_json: JsonOption = False,
     store: StoreOption = DEFAULT_STORE,
-    folder: Annotated[Path, typer.Option("--folder", help="Folder with the sweep files.")] = Path("sweeps"),
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", help="List the sweep files below it; default: those in sweeps/ and those of flbench."),
+    ] = None,
     data: DataOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Also draw the partition as a figure: a .png, .svg or .pdf file.")
@@ -75,6 +81,8 @@ def show(
     `show partition FIELD=VALUE...` shows how many samples of each class every client has, by the fields dataset,
     partition, clients, seed, min_size, val_fraction and server_fraction: every method, model and norm trains on it.
 
+    `show sweep NAME` prints a sweep file, to start from.
+
     `show schema` prints the JSON Schema of sweep files, by which editors complete and check them.
 
     Example: flbench show norms
@@ -86,6 +94,8 @@ def show(
     Example: flbench show run 3fa2
 
     Example: flbench show partition dataset=digits partition=dirichlet:0.1 clients=10 seed=0 --out clients.png
+
+    Example: flbench show sweep quickstart > mine.yaml
 
     Example: flbench show schema > sweep.schema.json
     """
@@ -110,6 +120,14 @@ def show(
         facts = run_facts(opened, find_run(opened, name))
         (print_json if as_json else print_run)(facts)
         return
+    if what in ("sweep", "sweeps") and name is not None:
+        path = find_file(name)
+        text = Source.open(path).text
+        if as_json:
+            print_json({**sweep_row(name, path), "text": text})
+        else:
+            typer.echo(text, nl=False)
+        return
     listed = what if what in LISTS else f"{what}s"
     if listed not in LISTS:
         raise UserError(f"flbench show {what}: {unknown('list', what, (*LISTS, *SINGLE))}")
@@ -124,8 +142,8 @@ def show(
         rows = _chosen(metrics(), "metric", name)
         shown = [metric_table(rows), "A sweep file ranks by one of them: report: {metric: NAME}"]
     elif listed == "sweeps":
-        rows = _chosen(sweeps(folder), "sweep", name)
-        shown = [sweep_table(rows)]
+        rows = sweeps(folder)
+        shown = [sweep_table(rows), "flbench show sweep FILE prints one; flbench sweep FILE --dry-run lists its runs."]
     else:
         found = COMPONENTS[listed]
         rows = components(found.classes.values() if name is None else [_class_of(found, name)])

@@ -71,7 +71,7 @@ def status(
     failures (each with run_id, label, state, metric and its value, message, log). The runs of `flbench run` are counted
     together, under single; its problem names those that cannot be read. Exit code 4 if a plan cannot be read.
 
-    Example: flbench status sweeps/quickstart.yaml --watch
+    Example: flbench status quickstart --watch
 
     Example: flbench status quickstart --watch --html live.html
 

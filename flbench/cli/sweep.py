@@ -29,7 +29,11 @@ from flbench.sweeps import load_sweep
 
 def sweep(
     spec: Annotated[
-        Path, typer.Argument(help="The sweep file (YAML), or NAME for sweeps/NAME.yaml.", autocompletion=sweep_files)
+        Path,
+        typer.Argument(
+            help="The sweep file (YAML), or NAME: sweeps/NAME.yaml, or one of `flbench show sweeps`.",
+            autocompletion=sweep_files,
+        ),
     ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be done, from the file and the store; do nothing.")
@@ -81,13 +85,13 @@ def sweep(
     Exit codes: 0 all done, 1 some runs failed, 2 invalid file or usage, 3 incomplete or detached, 4 store unusable,
     130 interrupted.
 
-    Example: flbench sweep sweeps/quickstart.yaml
+    Example: flbench sweep quickstart
 
-    Example: flbench sweep sweeps/lr_robustness.yaml --set axes.lr=[0.1,0.3] --only method=fedavg --dry-run
+    Example: flbench sweep lr_robustness --set axes.lr=[0.1,0.3] --only method=fedavg --dry-run
 
-    Example: flbench sweep sweeps/quickstart.yaml --track tensorboard:logs
+    Example: flbench sweep quickstart --track tensorboard:logs
 
-    Example: flbench sweep sweeps/digits.yaml --set val_fraction=0.1 --set search.axis=lr --dry-run
+    Example: flbench sweep digits --set val_fraction=0.1 --set search.axis=lr --dry-run
     """
     from flbench.cli.sweep_run import SweepRun  # imports numpy, as does planning: a Tab would take half as long again
     from flbench.planning import resolve_data

@@ -107,7 +107,7 @@ class SweepRun:
         """Print where everything is, and which commands show it."""
         elsewhere, name = self._elsewhere, self._sweep.name
         options = "".join(f" {shlex.quote(word)}" for option in self._sweep.options for word in option.split(" ", 1))
-        spec = f"{shlex.quote(str(self._sweep.path))}{options}{elsewhere}"
+        spec = f"{shlex.quote(self._sweep.spelled)}{options}{elsewhere}"
         self._say(f"Leaderboard: {board}" if board else f"Plan:        {self._directory / 'plan.jsonl'}")
         self._say(f"Runs:        {self._store.root / 'runs'}")
         if board:

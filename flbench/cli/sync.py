@@ -74,7 +74,7 @@ def sync(
 
     Example: flbench sync
 
-    Example: flbench sync sweeps/quickstart.yaml --mode offline
+    Example: flbench sync quickstart --mode offline
 
     Example: flbench sync quickstart --to tensorboard:logs
     """
@@ -85,7 +85,7 @@ def sync(
     if not sweeps and (unplanned := unplanned_runs(opened)):
         jobs["runs of no sweep"] = partial(job_of_runs, opened, unplanned)
     if not jobs:
-        raise UserError(f"nothing to mirror in {store}: run `flbench sweep sweeps/quickstart.yaml` first")
+        raise UserError(f"nothing to mirror in {store}: run `flbench sweep quickstart` first")
 
     def say(line: str) -> None:
         print(redact(line), file=sys.stderr if as_json else sys.stdout, flush=True)

@@ -40,7 +40,7 @@ def options_of(sweeps: Sequence[Sweep], arguments: Sequence[str] = ()) -> Option
     """
     given = dict.fromkeys(option for sweep in sweeps for option in sweep.options)
     plugins = [word for path in plugin_files() for word in ("--plugin", _public(path))]
-    words = [_public(sweep.path.resolve()) for sweep in sweeps]
+    words = [sweep.bundled_as or _public(sweep.path.resolve()) for sweep in sweeps]
     words += [word for option in given for word in option.split(" ", 1)]
     return Options(
         title=", ".join(sweep.name for sweep in sweeps) or Options.title,

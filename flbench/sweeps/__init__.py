@@ -1,9 +1,9 @@
 """From a YAML file to typed experiments with run ids; pure: it reads one file and writes nothing.
 
-``source`` reads YAML and knows lines, ``options`` applies ``--set``, ``spec`` is the file's schema, ``expand`` makes
-cells and runs, ``match`` tests conditions, ``effects`` and ``report`` refuse entries without effect, ``layout`` is the
-``report`` section, typed. Which entry wins is written down once, at ``spec.SweepSpec``, and printed by
-``flbench show schema``.
+``files`` finds files by name, ``source`` reads YAML and knows lines, ``options`` applies ``--set``, ``spec`` is the
+file's schema, ``expand`` makes cells and runs, ``match`` tests conditions, ``effects`` and ``report`` refuse entries
+without effect, ``layout`` is the ``report`` section, typed. Which entry wins is written down once, at
+``spec.SweepSpec``, and printed by ``flbench show schema``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import operator
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from flbench.halving import Halving
 from flbench.messages import unknown
 from flbench.plugin_files import CURE
 from flbench.sweeps.expand import Arithmetic, expand
+from flbench.sweeps.files import FOLDER, bundled_files, find_file, name_of, shadowed
 from flbench.sweeps.layout import Layout, condition
 from flbench.sweeps.options import apply_sets, read_fields, read_only, split_address
 from flbench.sweeps.report import OF_CELLS, read_report
@@ -30,19 +30,18 @@ from flbench.sweeps.source import Source, SpecError
 from flbench.sweeps.spec import SweepSpec
 
 __all__ = [
+    "FOLDER",
     "SpecError",
     "Sweep",
+    "bundled_files",
     "collection_paused",
     "condition",
     "experiment_from",
     "find_file",
     "load_sweep",
     "load_sweeps",
+    "shadowed",
 ]
-
-
-#: Where a sweep file is looked up by its name.
-FOLDER = Path("sweeps")
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,16 @@ class Sweep:
         return self.file.text
 
     @property
+    def bundled_as(self) -> str | None:
+        """The name of a file that was found among those that come with flbench; None for any other."""
+        return name_of(self.path)
+
+    @property
+    def spelled(self) -> str:
+        """The file as a command names it."""
+        return self.bundled_as or str(self.path)
+
+    @property
     def is_whole(self) -> bool:
         """Whether its cells are those that the file was written for: no option changes them or leaves any out."""
         count = self.arithmetic
@@ -105,7 +114,7 @@ def load_sweep(path: Path | str, sets: Iterable[str] = (), only: Iterable[str] =
     """Read, check and expand a sweep file.
 
     Args:
-        path: the YAML file, or NAME for ``sweeps/NAME.yaml``.
+        path: the YAML file, or NAME for ``sweeps/NAME.yaml`` or a file that comes with flbench.
         sets: ``PATH=VALUE`` changes, applied in order (paths of the file; a bare field means ``base``);
             ``NAME:PATH=VALUE`` names the file, too.
         only: ``FIELD=VALUE`` conditions; cells that do not meet all of them are left out.
@@ -143,15 +152,6 @@ def load_sweeps(
         _load(path, tuple(text for name, text in addressed if name in (None, stem)), only, limit)
         for path, stem in zip(files, names, strict=True)
     ]
-
-
-def find_file(name: Path | str) -> Path:
-    """Return the path of a sweep file: ``sweeps/NAME.yaml`` for a NAME without ending, unless that is a file itself."""
-    path = Path(name)
-    if path.suffix or os.path.isfile(path):  # noqa: PTH113  Path.is_file raises where a name is too long
-        return path
-    named = FOLDER / f"{path}.yaml"
-    return named if os.path.isfile(named) else path  # noqa: PTH113
 
 
 def _load(path: Path, sets: tuple[str, ...], only: tuple[str, ...], limit: int | None) -> Sweep:

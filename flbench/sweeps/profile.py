@@ -9,13 +9,14 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from flbench.installation import bundled
 from flbench.launch.sbatch import Request
 from flbench.messages import unknown
 from flbench.sweeps.source import Source, SpecError
 from flbench.sweeps.spec import Resources, Strict
 from flbench.sweeps.units import Memory, WallTime, parse_time
 
-#: The folder of the profiles that are given by name.
+#: The folder of the profiles that are given by name; flbench's own, from which to start, are at the same place in it.
 PROFILES = Path("slurm/profiles")
 
 
@@ -125,8 +126,7 @@ def _find_profile(name: str) -> Path:
         found = ", ".join(sorted(map(str, PROFILES.glob("*.yaml"))))
         there = f"; there are {found}" if found else ""
         raise SpecError(f"{path}: no such file: expected a profile (YAML){there}")
-    named = PROFILES / f"{name}.yaml"
-    if path.name != name or not named.is_file():
-        known = sorted(found.stem for found in PROFILES.glob("*.yaml"))
-        raise SpecError(f"--profile {name}: {unknown('profile', name, known)} (in {PROFILES}); or give a file")
-    return named
+    named = {found.stem: found for folder in (bundled(str(PROFILES)), PROFILES) for found in folder.glob("*.yaml")}
+    if name not in named:
+        raise SpecError(f"--profile {name}: {unknown('profile', name, sorted(named))} (in {PROFILES}); or give a file")
+    return named[name]

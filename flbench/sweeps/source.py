@@ -19,10 +19,10 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from flbench.config import GivenValue, Layer, Where, normal_path, registry_of
 from flbench.errors import InvalidComponent, UserError
-from flbench.messages import by_similarity
 from flbench.plugin_files import with_near_cure
 from flbench.registry import Registry
 from flbench.regular import NotRegular, open_regular
+from flbench.sweeps.files import near
 
 #: Most bytes of a file. The parser is pure Python and takes a second for about 100 KB.
 _MOST_BYTES = 256 * 1024
@@ -71,10 +71,7 @@ class Source:
                 data = file.read(_MOST_BYTES + 1)
             text = data.decode("utf-8-sig") if len(data) <= _MOST_BYTES else None
         except FileNotFoundError:
-            nearby = sorted(str(p) for folder in (path.parent, Path("sweeps")) for p in folder.glob("*.yaml"))
-            nearby = by_similarity(str(path), dict.fromkeys(nearby))[:20]
-            there = f"; there are {', '.join(nearby)}" if nearby else ""
-            raise SpecError(f"{path}: no such file: expected a sweep file (YAML){there}") from None
+            raise SpecError(f"{path}: no such file: expected a sweep file (YAML){near(path)}") from None
         except NotRegular as error:
             raise SpecError(f"{path}: expected a sweep file (YAML), got {error.kind}") from None
         except UnicodeDecodeError as error:

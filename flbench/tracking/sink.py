@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flbench.errors import InvalidComponent, UserError
+from flbench.installation import install_extra
 from flbench.registry import TRACKERS, Component, UnknownName
 from flbench.store import Store
 from flbench.store.root import ROOM
@@ -113,17 +114,18 @@ class Tracker(Component, ABC):
     Attributes:
         title: the name in messages.
         package: what must be installed, and is imported only by the sink.
-        install: the command that installs it.
+        extra: the extra of flbench that has it; '': the author of the tracker says how to install it.
     """
 
     title: ClassVar[str]
     package: ClassVar[str] = ""
-    install: ClassVar[str] = ""
+    extra: ClassVar[str] = ""
 
     def require(self) -> None:
-        """Raise UserError, with the command that installs it, if the tracker's package is missing."""
+        """Raise UserError, with a command that installs it, if the tracker's package is missing."""
         if self.package and find_spec(self.package) is None:
-            raise UserError(f"{self.title} needs the package {self.package}; install it: {self.install}")
+            hint = f"; install it: {install_extra(self.extra)}" if self.extra else ""
+            raise UserError(f"{self.title} needs the package {self.package}{hint}")
 
     def is_off(self) -> bool:
         """Return whether nothing is sent, as far as this is known without importing the tracker's package."""

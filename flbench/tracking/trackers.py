@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from flbench.choices import TrackingMode
+from flbench.installation import reinstall
 from flbench.registry import TRACKERS
 from flbench.sweeps.track import WandbSettings
 from flbench.tracking.sink import NotTracked, Target, Tracker
@@ -54,7 +55,7 @@ class TensorBoard(Tracker):
 
     title = "TensorBoard"
     package = "tensorboard"
-    install = "uv sync --extra tensorboard"
+    extra = "tensorboard"
     shorthand = "folder"
 
     folder: Path | None = None
@@ -113,7 +114,7 @@ def choose(requested: TrackingMode) -> tuple[Literal["online", "offline"], str]:
         from wandb.sdk import wandb_setup
         from wandb.sdk.lib import wbauth
     except ImportError as error:
-        note = f"the package wandb cannot be imported ({error}): pip install wandb"
+        note = f"the package wandb cannot be imported ({error}); install it again: {reinstall('wandb')}"
         raise NotTracked(note, failed=failed) from None
     try:
         settings = wandb_setup.singleton().settings

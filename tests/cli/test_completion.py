@@ -82,6 +82,8 @@ def test_commands_and_choices() -> None:
         ("sweeps/p", ["sweeps/paper/t.yaml"]),
         (".h", [".hidden/h.yaml"]),
         ("none/", []),
+        ("quick", ["quickstart"]),  # it comes with flbench
+        ("paper/table0", [f"paper/table0{number}" for number in range(1, 7)]),
     ],
 )
 def test_sweep_files(here: Path, typed: str, offered: list[str]) -> None:

