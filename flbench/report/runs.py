@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, get_args
 
 from flbench.choices import OVER_TAIL, TAIL, SelectBy
@@ -133,7 +133,8 @@ def collect(
             test data, an upper bound. Of equal records the first. ``tail`` and ``val-tail``: the mean of the last
             ``TAIL``, or the last one where fewer were recorded after round 0.
         metric: ranks the records for ``oracle``.
-        search: how the requests were searched: what it drops has no record, even where the source has one.
+        search: how the requests were searched: what it drops has no record, even where the source has one, and what it
+            adds is requested, too.
 
     Raises:
         UserError: ``select_by`` is no such rule.
@@ -147,7 +148,10 @@ def collect(
     else:
         requested, left_out = [(one, one.rounds) for one in named_by(source, tuple(requests))], ()
     unique = {(experiment.run_id, rounds): experiment for experiment, rounds in requested}
-    dropped = {} if search is None else _dropped(source, list(unique.values()), search)
+    dropped: dict[str, int] = {}
+    if search is not None:
+        dropped, added = _searched(source, list(unique.values()), search)
+        unique |= {(experiment.run_id, experiment.rounds): experiment for experiment in added}
     ranked_by = {"val": "val_acc", "oracle": metric}.get(select_by)
     runs = [
         _run_of(source, experiment, rounds, ranked_by, dropped.get(run_id))
@@ -158,20 +162,32 @@ def collect(
     return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), left_out, source)
 
 
-def _dropped(source: Source, experiments: Sequence[Experiment], search: Halving) -> dict[str, int]:
-    """Return the rung at which a search dropped each run that it dropped, by run id."""
+def _searched(
+    source: Source, experiments: Sequence[Experiment], search: Halving
+) -> tuple[dict[str, int], list[Experiment]]:
+    """Return the rung at which a search dropped each run that it dropped, by run id, and the runs that it added."""
+    known = {experiment.run_id: experiment for experiment in experiments}
 
-    def ended(experiment: Experiment, rung: int) -> Ended | None:
-        run = _run_of(source, experiment, rung, None)
+    @cache
+    def ended(run_id: str, rung: int) -> Ended | None:
+        run = _run_of(source, known[run_id], rung, None)
         if run.state in ("done", "diverged", "failed", "lost"):
             return Ended(search.value(run.record))
         return None
 
+    @cache
+    def make(run_id: str, value: float) -> str | None:
+        made = search.having(known[run_id].to_json(), value)
+        return None if made is None else known.setdefault(made.run_id, made).run_id
+
     dropped: dict[str, int] = {}
-    for race in search.races((one, one.cell_id, one.to_json()) for one in experiments):
-        for seeds, standing in zip(race.candidates, search.standings(race, ended), strict=True):
-            dropped.update((seed.run_id, standing.rung) for seed in seeds if standing.dropped)
-    return dropped
+    races = search.races((one.run_id, one.cell_id, one.to_json()) for one in experiments)
+    standings = [search.standings(race, ended) for race in races]
+    for race, stand in zip(races, standings, strict=True):
+        for seeds, standing in zip(race.candidates, stand, strict=True):
+            dropped.update((run_id, standing.rung) for run_id in seeds if standing.dropped)
+    columns = search.columns(races, standings, ended, make)
+    return dropped, [known[run_id] for column in columns for run_id in column.added]
 
 
 def _run_of(

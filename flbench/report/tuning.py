@@ -3,7 +3,8 @@
 The rule that chooses a run's round (``select_by``) chooses the settings as well: by the mean over seeds of the accuracy
 on held-out training data for ``val`` and ``val-tail``, else by that of the metric. A row that tried more settings than
 another could win by them alone, so the rows of a column choose among the settings that all of them tried. A column
-without any keeps its settings as columns.
+without any keeps its settings as columns. Rows that were refined have equally many settings, and each chooses among its
+own (``flbench.refinement``).
 """
 
 from __future__ import annotations
@@ -64,11 +65,13 @@ def tune(cells: pd.DataFrame, layout: Layout) -> OfKind:
     chosen = tuple(axis for axis in layout.tune if all(one.has(axis) for one in cells.experiment))
     own = rows_of(cells)
     axes = axes_for(own, layout, chosen)
+    refined = layout.search is not None and layout.search.refine is not None
     tried: list[tuple[Cell, ...]] = []
     most = 0
     for contest in grouped(own, axes.col):
         rows = grouped(contest, axes.row)
-        common = set.intersection(*({axes.col(cell, chosen) for cell in row} for row in rows))
+        settings_of = [{axes.col(cell, chosen) for cell in row} for row in rows]
+        common = (set.union if refined else set.intersection)(*settings_of)
         if not common:
             return OfKind(cells, (), (), cells, axes_for(own, layout))
         most = max(most, *map(len, rows))

@@ -78,9 +78,19 @@ class Plan(Sequence[Entry]):
             raise _unreadable(path, "it is damaged")
 
     @classmethod
-    def of(cls, experiments: Iterable[Experiment]) -> Plan:
-        """Return a plan that is only in memory."""
-        return cls(Path("plan.jsonl"), encode_plan(experiments))
+    def of(cls, experiments: Iterable[Experiment], path: Path = Path("plan.jsonl")) -> Plan:
+        """Return the plan of some experiments; ``path``: the file that has it, if there is one."""
+        return cls(path, encode_plan(experiments))
+
+    def copy(self) -> Plan:
+        """Return a plan that grows by itself."""
+        return Plan(self._path, self._data)
+
+    def extend(self, experiments: Iterable[Experiment]) -> None:
+        """Add runs at the end, in memory."""
+        more = encode_plan(experiments)
+        self._starts.extend(len(self._data) + match.start() for match in _LINE.finditer(more))
+        self._data += more
 
     def run_id(self, index: int) -> str:
         """Return the id of one run, without parsing its line."""

@@ -1,0 +1,152 @@
+"""Refined sweeps: which rates workers try around the best ones, in any order and after any kill, and what is shown."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flbench.config import Experiment, content_of
+from flbench.launch.inline import InlineLauncher
+from flbench.orchestrate import Orchestrator
+from flbench.planning import write_plan
+from flbench.report.leaderboard import build
+from flbench.report.parts import parts_of
+from flbench.report.write.json import to_json
+from flbench.run_sources import StoreSource
+from flbench.store import Attempt, Lease, Plan, Races, Store
+from flbench.sweeps import Sweep, load_sweep
+from flbench.worker import Options, work
+from tests.faults.stub import Done, OneByOne
+from tests.report.stores import unfolded_of
+
+SWEEP = """
+version: 1
+name: refined
+base: {rounds: 20, eval_every: 2, val_fraction: 0.1}
+axes: {partition: [iid, "classes:2"], norm: [none, ln], lr: [0.001, 0.01, 0.1]}
+seeds: [0, 1]
+search: {axis: lr, refine: {}}
+report: {cols: [partition]}
+"""
+
+#: Where the accuracy of each row and column peaks, as a power of ten, and what a decade beside it costs.
+PEAKS = {("iid", "none"): (-1.5, 0.3), ("iid", "ln"): (-2, 0.01), ("classes:2", "none"): (-2, 0.01),
+         ("classes:2", "ln"): (-3.0, 0.01)}  # fmt: skip
+
+
+def accuracy(experiment: Any) -> float:
+    peak, cost = PEAKS[experiment.partition.label(), experiment.norm.name]
+    return 0.9 - cost * abs(math.log10(experiment.lr) - peak)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    (tmp_path / "refined.yaml").write_text(SWEEP)
+    return load_sweep(tmp_path / "refined.yaml")
+
+
+def train(experiment: Any, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Done:
+    """Record the accuracy at once."""
+    attempt.adopt(None)
+    for round in sorted(experiment.evaluated_rounds()):
+        value = accuracy(experiment) * round / experiment.rounds + 0.001 * experiment.seed
+        attempt.record({"round": round, "acc": value / 2, "val_acc": value})
+    attempt.publish(
+        status="done", rounds=experiment.rounds, seconds=1.0, fingerprint=content_of(experiment.to_json()) or "toy",
+        numerics={"device": "cpu"},
+    )  # fmt: skip
+    return Done("done", experiment.rounds)
+
+
+def go(store: Store, sweep: Sweep, *, offset: int = 0, most: int = 1000) -> int:
+    """Let one worker execute at most so many runs; return how many it did."""
+    done: list[Experiment] = []
+
+    def run(experiment: Experiment, attempt: Attempt, **options: Any) -> Done:
+        done.append(experiment)
+        return train(experiment, attempt, **options)
+
+    return work(
+        store, Plan.of(sweep.experiments), Lease.here(), Options(offset=offset, max_attempts=9),
+        should_stop=lambda: len(done) >= most, load=lambda _: OneByOne(run), search=sweep.search,
+    )  # fmt: skip
+
+
+def tried(store: Store) -> dict[tuple[str, str], list[float]]:
+    """Return the rates of every row and column of which both seeds are done."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for run_id in store.run_ids():
+        run = store.run(run_id)
+        one: Any = run.experiment()
+        assert [result.rounds for result in run.results()] == [20]
+        found.setdefault((one.partition.label(), one.norm.name), []).append(one.lr)
+    for rates in found.values():
+        assert sorted(rates) == sorted([*{*rates}] * 2)
+    return {place: sorted({*rates} - {0.001, 0.01, 0.1}) for place, rates in found.items()}
+
+
+#: The first column takes a second step for its first row: the first one gains 15 points, the second one less.
+TRIED = {
+    ("iid", "none"): [0.00316227766017, 0.0177827941004, 0.0316227766017, 0.056234132519],
+    ("iid", "ln"): [0.00316227766017, 0.0056234132519, 0.0177827941004, 0.0316227766017],
+    ("classes:2", "none"): [0.00316227766017, 0.0316227766017],
+    ("classes:2", "ln"): [0.0001, 0.00316227766017],
+}
+
+
+def test_one_worker_tries_rates_around_the_best(store: Store, sweep: Sweep) -> None:
+    assert go(store, sweep) == 24 + 2 * (4 + 4 + 2 + 2)
+    assert tried(store) == TRIED
+    assert go(store, sweep) == 0
+
+
+def finish(store: Store, sweep: Sweep) -> Any:
+    plan = "/".join(write_plan(store, sweep).parts[-2:])
+
+    def launcher() -> InlineLauncher:
+        return InlineLauncher(store, plan, sweep.experiments, Options(), load=lambda _: OneByOne(train))
+
+    return Orchestrator(store, plan, sweep.experiments, launcher).run()
+
+
+@pytest.mark.parametrize("case", range(3))
+def test_no_order_of_workers_and_no_kill_changes_what_is_tried(store: Store, sweep: Sweep, case: int) -> None:
+    chance = random.Random(case)
+    assert sweep.search is not None
+    for _ in range(12):
+        races = Races(store, Plan.of(sweep.experiments), sweep.search, 99)
+        races.refresh()
+        index = chance.randrange(len(races.plan))
+        # A worker claims a run and is killed.
+        store.claim(races.plan[index].parse(), replace(Lease.here(), pid_start="not this process"))
+        go(store, sweep, offset=chance.randrange(len(sweep.experiments)), most=chance.randrange(1, 9))
+    go(store, sweep)
+    assert tried(store) == TRIED
+
+
+def test_the_report_chooses_among_all_rates_and_shows_equal_budgets(store: Store, sweep: Sweep) -> None:
+    progress = finish(store, sweep).progress
+    assert (progress.total, progress.done, progress.share, progress.to_come) == (48, 48, 1, 0)
+    (part,) = parts_of(StoreSource(store), [sweep])
+    board = build([part])
+    found = to_json(board)
+    assert [(one["chosen"], one["budget"]) for one in found["details"]] == [
+        ("lr 0.03162, best of 7", 280),
+        ("lr 0.01, best of 5", 200),
+        ("lr 0.01, best of 7", 280),
+        ("lr 0.001, best of 5", 200),
+    ]
+    text = unfolded_of(board)
+    assert "with the best of the settings that it tried, as many as the other rows of the column" in text
+    assert (
+        "**Search:** each step tried two values of lr for every row of a column, halfway between its best by the mean "
+        "`val_acc` and the neighbours, or beyond the end of the grid, until a step gained less than 1 point in every "
+        "row, at most 3 steps. Budget of every row in a column, over all settings and seeds: 200 to 280 rounds, the "
+        "same for all rows of a column."
+    ) in text
