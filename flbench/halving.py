@@ -160,6 +160,13 @@ class Halving:
         """Return an experiment (plain JSON) with another value of the refined field; None where it cannot have it."""
         return None if self.refine is None else self.refine.having(experiment, value)
 
+    def most_to_come(self, races: Sequence[Race[K]]) -> int:
+        """Return how many runs the refinement adds at most, before any result."""
+        standings = [race.start for race in races]
+        columns = self.columns(races, standings, lambda run, rung: None, lambda run, value: None)
+        # exact: whole numbers
+        return sum(column.to_come for column in columns)
+
     def columns(
         self,
         races: Sequence[Race[K]],

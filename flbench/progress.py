@@ -15,6 +15,7 @@ from typing import Any
 
 from flbench.config import canonical_json, digest, headline_of, problem_of
 from flbench.halving import Halving
+from flbench.messages import counted
 from flbench.metric_specs import METRICS
 from flbench.run_names import Common, common_fields, label
 from flbench.slurm import SlurmPostMortem
@@ -166,6 +167,11 @@ class Progress:
         ended = self.done - self.diverged, self.diverged, self.dropped
         left = len(self.active), self.pending + self.waiting
         return dict(zip(STATES, (*ended, *left, self.failed - self.lost, self.lost), strict=True))
+
+    @property
+    def more(self) -> str:
+        """Return how many runs a refinement may add, in words; empty if none."""
+        return f"at most {counted(self.to_come, 'more run')}" if self.to_come else ""
 
     @property
     def share(self) -> float:

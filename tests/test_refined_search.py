@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from flbench.cli.dry_run import finished_runs, summary
+from flbench.cli.sweep_status import SweepStatus
+from flbench.cli.targets import Targets, entries_of
 from flbench.config import Experiment, content_of
 from flbench.launch.inline import InlineLauncher
 from flbench.orchestrate import Orchestrator
@@ -147,6 +150,34 @@ def test_the_report_chooses_among_all_rates_and_shows_equal_budgets(store: Store
     assert (
         "**Search:** each step tried two values of lr for every row of a column, halfway between its best by the mean "
         "`val_acc` and the neighbours, or beyond the end of the grid, until a step gained less than 1 point in every "
-        "row, at most 3 steps. Budget of every row in a column, over all settings and seeds: 200 to 280 rounds, the "
-        "same for all rows of a column."
+        "row, at most 3 steps; the tuning budget below is that of the grid alone. Budget of every row in a column, "
+        "over all settings and seeds: 200 to 280 rounds, the same for all rows of a column."
     ) in text
+
+
+def test_status_and_dry_run_say_that_runs_may_come(store: Store, sweep: Sweep, tmp_path: Path) -> None:
+    directory = write_plan(store, sweep)
+    most = 3 * 2 * 2 * 4  # steps, rates, seeds, rows of both columns
+    facts = summary(sweep, finished_runs(sweep, tmp_path / "none"), 1)
+    assert (facts["runs"], facts["search"]["added"], facts["search"]["to_come"]) == (24, 0, most)
+    go(store, sweep, most=26)
+    status = SweepStatus(store, directory)
+    status.update(0)
+    assert (status.progress.total, status.progress.done, status.json()["to_come"]) == (40, 26, most * 2 // 3)
+    facts = summary(sweep, finished_runs(sweep, store.root), 1)
+    assert (facts["runs"], facts["done"], facts["search"]["added"]) == (40, 26, 16)
+    go(store, sweep)
+    facts = summary(sweep, finished_runs(sweep, store.root), 1)
+    assert (facts["runs"], facts["missing"], facts["search"]["to_come"]) == (48, 0, 0)
+
+
+def test_added_runs_are_runs_of_the_plan(store: Store, sweep: Sweep) -> None:
+    directory = write_plan(store, sweep)
+    finish(store, sweep)
+    ids = set(store.run_ids())
+    assert store.planned_ids() == ids
+    added = next(iter(ids - {run.run_id for run in sweep.experiments}))
+    assert [entry.run_id for entry in store.planned(added)] == [added]
+    assert {entry.run_id for entry in entries_of(store, Targets((directory,), ()))} == ids
+    assert write_plan(store, sweep) == directory  # the same command again changes nothing
+    assert store.planned_ids() == ids

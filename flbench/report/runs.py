@@ -41,6 +41,7 @@ class Run:
     since: int | None = None  # the round of the first evaluation of that mean
     varied: frozenset[str] = frozenset()  # methods of which the report has several variants
     dropped: int | None = None  # the rung at which a search ended it; its result is of that rung
+    refined: bool = False  # whether a search's refinement has added it to the grid
 
     @property
     def run_id(self) -> str:
@@ -149,14 +150,17 @@ def collect(
         requested, left_out = [(one, one.rounds) for one in named_by(source, tuple(requests))], ()
     unique = {(experiment.run_id, rounds): experiment for experiment, rounds in requested}
     dropped: dict[str, int] = {}
+    refined: dict[tuple[str, int], Experiment] = {}
     if search is not None:
         dropped, added = _searched(source, list(unique.values()), search)
-        unique |= {(experiment.run_id, experiment.rounds): experiment for experiment in added}
+        refined = {(experiment.run_id, experiment.rounds): experiment for experiment in added}
+        unique |= refined
     ranked_by = {"val": "val_acc", "oracle": metric}.get(select_by)
     runs = [
         _run_of(source, experiment, rounds, ranked_by, dropped.get(run_id))
         for (run_id, rounds), experiment in unique.items()
     ]
+    runs = [replace(run, refined=True) if (run.run_id, run.rounds) in refined else run for run in runs]
     if select_by in OVER_TAIL:
         runs = [_over_tail(run, source) for run in runs]
     return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), left_out, source)

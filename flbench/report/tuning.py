@@ -144,8 +144,9 @@ class Budget:
 
     Of the K settings, k are drawn without replacement, and the one that the rule ranks first is reported. That is the
     i-th best of all K (i = 1, 2, ...) with probability C(K - i, k - 1) / C(K, k), so the expectation is an exact sum
-    over settings. A run that diverged counts with the accuracy of guessing, 1 / classes: its model answers with one
-    class. Rows with runs that are missing for another reason have no curve.
+    over settings. Settings that a refinement has added are not among them, since nothing draws these. A run that
+    diverged counts with the accuracy of guessing, 1 / classes: its model answers with one class. Rows with runs that
+    are missing for another reason have no curve.
 
     The unit is the seed: each has its own expectation, with the ranking of the settings held fixed, and the interval is
     Student's t over seeds. Rows share their seeds, so differences between them are smaller than their intervals
@@ -156,13 +157,14 @@ class Budget:
     col: tuple[Tick, ...]  # the place on each column axis
     column: str  # label of the column
     curve: tuple[Summary, ...]  # the expected value over seeds for 1, 2, ... settings
-    cell: Cell  # of the setting that all settings give
+    cell: Cell  # of the setting that is chosen
 
 
 def budgets(kind: OfKind) -> list[Rows[Budget]]:
     """Return the curves of all rows with several settings; none where there are none, or the metric is no accuracy."""
     axes, found = kind.axes, []
-    for cell, settings in zip(rows_of(kind.shown), kind.tried, strict=False):
+    for cell, tried in zip(rows_of(kind.shown), kind.tried, strict=False):
+        settings = [setting for setting in tried if not setting.refined]
         if METRICS[cell.metric].is_share and len(settings) > 1 and (curve := expected(settings)):
             col = axes.col(cell)
             found.append(Budget(axes.row(cell), col, place_label(axes.cols, col), curve, cell))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flbench.halving import Ended, Halving, Standing
-from flbench.store.plans import Plan
+from flbench.store.plans import Plan, record_added
 from flbench.store.results import Result
 from flbench.store.root import Store
 
@@ -19,14 +19,15 @@ class Races:
         plan: the runs of the plan's file.
         search: how they are searched.
         max_attempts: failed attempts after which a run counts as ended without a value.
+        records: whether added runs are recorded beside the plan, as the workers do.
 
     Attributes:
         plan: those runs, then the ones that the refinement has added as of the last ``refresh``, which only grow.
         to_come: how many more it may add at most.
     """
 
-    def __init__(self, store: Store, plan: Plan, search: Halving, max_attempts: int) -> None:
-        self.plan, self.to_come = plan.copy(), 0
+    def __init__(self, store: Store, plan: Plan, search: Halving, max_attempts: int, *, records: bool = False) -> None:
+        self.plan, self.to_come, self._records = plan.copy(), 0, records
         self._store, self._search, self._max_attempts = store, search, max_attempts
         self._made: dict[tuple[int, float], int | None] = {}
         self._indices = {plan.run_id(index): index for index in range(len(plan))}
@@ -50,8 +51,11 @@ class Races:
         }
         if self._search.refine is not None:
             standings = [self._of_race(number) for number in range(len(self._races))]
+            known = len(self.plan)
             columns = self._search.columns(self._races, standings, self._ended, self._make)
             self.to_come = sum(column.to_come for column in columns)
+            if self._records and self.plan.directory is not None:
+                record_added(self.plan.directory, self.plan[known:], self._store.root)
 
     def standing(self, index: int) -> Standing:
         """Return how far a run of the plan is trained, as of the first call for its race after ``refresh``."""
