@@ -31,6 +31,7 @@ class Halving:
             the only one.
         keep: the share of a race's candidates that a rung keeps.
         metric: what ranks them.
+        tail: how many evaluations up to a rung are averaged for it; where fewer were recorded, the last one counts.
         refine: which values are tried around the best of those that are trained to the end; None: no others.
     """
 
@@ -38,6 +39,7 @@ class Halving:
     rungs: tuple[tuple[int, ...], ...]
     keep: Fraction
     metric: str
+    tail: int = 1
     refine: Refinement | None = None
 
     @property
@@ -49,16 +51,18 @@ class Halving:
     def from_json(cls, raw: Mapping[str, Any]) -> Self:
         """Return what ``to_json`` wrote; raises ValueError, TypeError or KeyError for anything else."""
         refine = Refinement.from_json(raw["refine"]) if "refine" in raw else None
-        search = cls(tuple(raw["axes"]), tuple(map(tuple, raw["rungs"])), Fraction(raw["keep"]), raw["metric"], refine)
+        rungs, keep, tail = tuple(map(tuple, raw["rungs"])), Fraction(raw["keep"]), int(raw.get("tail", 1))
+        search = cls(tuple(raw["axes"]), rungs, keep, raw["metric"], tail, refine)
         increasing = all(rungs and [*rungs] == sorted({int(rung) for rung in rungs}) for rungs in search.rungs)
-        if not (search.rungs and increasing and 0 < search.keep < 1 and search.metric in METRICS):
+        if not (search.rungs and increasing and 0 < search.keep < 1 and search.metric in METRICS and search.tail > 0):
             raise ValueError(f"not a search: {raw!r:.200}")
         return search
 
     def to_json(self) -> dict[str, Any]:
-        """Return the search as plain JSON."""
+        """Return the search as plain JSON, without what it does not use: the names of plans depend on it."""
         raw = dataclasses.asdict(self) | {"keep": str(self.keep)}
-        return raw if self.refine else {name: value for name, value in raw.items() if name != "refine"}
+        unused = {"tail": self.tail == 1, "refine": self.refine is None}
+        return {name: value for name, value in raw.items() if not unused.get(name)}
 
     def sizes(self, race: Race[K]) -> list[int]:
         """Return how many of a race's candidates are trained to each rung, without ties.
@@ -128,6 +132,23 @@ class Halving:
         if value is None or not math.isfinite(value):
             return None
         return -value if METRICS[self.metric].lower_is_better else value
+
+    def value_at(self, rung: int, final: Record, records: Callable[[], Iterable[Record]]) -> float | None:
+        """Return what ranks a run at a rung, larger is better; None without a finite value.
+
+        Args:
+            rung: the rung.
+            final: the last record of the run.
+            records: returns all of them, in order; not called where the last one is enough.
+        """
+        if self.tail == 1 and final.get("round") == rung:
+            return self.value(final)
+        reached = [record for record in records() if 0 < record["round"] <= rung]
+        if not reached or reached[-1]["round"] != rung:
+            return None
+        counting = reached[-self.tail :] if len(reached) >= self.tail else reached[-1:]
+        values = [value for record in counting if (value := self.value(record)) is not None]
+        return math.fsum(values) / len(values) if len(values) == len(counting) else None
 
     def standings(self, race: Race[K], ended: Callable[[K, int], Ended | None]) -> list[Standing]:
         """Return how far each candidate of a race is trained, as far as the results decide.

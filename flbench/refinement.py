@@ -2,7 +2,7 @@
 
 A step tries two new values for every row of a column: halfway, on a log scale, to each neighbour of the row's best
 value. Where the best is at an end of the grid, the step goes outward there, by the grid's own spacing. A further step
-follows while one of the rows gains the margin or more, for all rows of the column: so their budgets stay equal.
+follows while one of the rows needs it, for all rows of the column: so their budgets stay equal.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, get_args
 
 from flbench.config import Experiment, InvalidExperiment, canonical_json, parse_experiment, problem_of
 
@@ -19,6 +19,9 @@ K = TypeVar("K")
 
 #: How well a candidate does: minus the seeds that it lost, and the mean of the others; larger is better.
 Score = tuple[float, float]
+
+#: When a column takes no further step.
+Until = Literal["gain", "flat"]
 
 #: Digits to which scores are compared: those of two candidates with equal sums may differ in the last bits.
 DIGITS = 9
@@ -40,19 +43,23 @@ class Refinement:
         axis: the field that is refined, ``lr`` or a setting such as ``method.mu``; its values are positive.
         margin: a step that gains less in every row of a column is the last one; in the unit of the search's metric.
         max_steps: a column takes at most as many.
+        until: ``gain``: no row gains the margin; ``flat``: moreover both neighbours of each row's best value are worse
+            by less than the margin.
         cols: fields that make a column, beside those of the problem.
     """
 
     axis: str
     margin: float
     max_steps: int
+    until: Until
     cols: tuple[str, ...]
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Self:
         """Return what was written as JSON; raises ValueError, TypeError or KeyError for anything else."""
-        refine = cls(str(raw["axis"]), float(raw["margin"]), int(raw["max_steps"]), tuple(map(str, raw["cols"])))
-        if not (0 < refine.margin < math.inf and 1 <= refine.max_steps <= MAX_STEPS):
+        margin, most, until = float(raw["margin"]), int(raw["max_steps"]), raw["until"]
+        refine = cls(str(raw["axis"]), margin, most, until, tuple(map(str, raw["cols"])))
+        if not (0 < margin < math.inf and 1 <= most <= MAX_STEPS and until in get_args(Until)):
             raise ValueError(f"not a refinement: {raw!r:.200}")
         return refine
 
@@ -97,21 +104,24 @@ class Refinement:
         column: Column[K] = Column(tuple(dict(grid) for grid in grids), self.max_steps)
         before: list[Score] = []
         while True:
-            bests = []
+            scores: list[dict[float, Score]] = []
             for number, row in enumerate(column.rows):
-                scores = {value: score(number, value, seeds) for value, seeds in row.items()}
-                known = [(one, -value) for value, one in scores.items() if one is not None]
-                if len(known) < len(scores):
-                    return column
-                bests.append(max(known))  # of equal ones the least: a smaller rate is the safer one
-            after = [best for best, _ in bests]
-            gained = any(map(self._gains, before, after)) or not column.steps
-            if column.steps == self.max_steps or not gained:
+                scores.append({})
+                for value, seeds in row.items():
+                    if (found := score(number, value, seeds)) is None:
+                        return column
+                    scores[-1][value] = found
+            bests = [_best(row) for row in scores]
+            after = [row[best] for row, best in zip(scores, bests, strict=True)]
+            ends = column.steps and not any(map(self._gains, before, after))
+            if self.until == "flat":
+                ends = ends and all(map(self._is_flat, scores, bests))
+            if ends or column.steps == self.max_steps:
                 column.most_steps = column.steps
                 return column
-            for row, grid, (_, minus) in zip(column.rows, grids, bests, strict=True):
-                for value in around(-minus, [*row], [*grid]):
-                    made = [make(run, value) for run in row[-minus]]
+            for row, grid, best in zip(column.rows, grids, bests, strict=True):
+                for value in around(best, [*row], [*grid]):
+                    made = [make(run, value) for run in row[best]]
                     if seeds := [run for run in made if run is not None]:
                         row[value] = seeds
                         column.added += seeds
@@ -120,6 +130,18 @@ class Refinement:
 
     def _gains(self, before: Score, after: Score) -> bool:
         return after[0] > before[0] or round(after[1] - before[1], DIGITS) >= self.margin
+
+    def _is_flat(self, scores: Mapping[float, Score], best: float) -> bool:
+        """Return whether the best value has neighbours on both sides that are worse by less than the margin."""
+        known = sorted(scores)
+        at = known.index(best)
+        beside = known[max(0, at - 1) : at] + known[at + 1 : at + 2]
+        return len(beside) == 2 and not any(self._gains(scores[value], scores[best]) for value in beside)
+
+
+def _best(scores: Mapping[float, Score]) -> float:
+    """Return the value with the best score; of equal ones the least, since smaller rates diverge later."""
+    return max(scores, key=lambda value: (scores[value], -value))
 
 
 @dataclass

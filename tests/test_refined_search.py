@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from flbench.cli.dry_run import finished_runs, summary
 from flbench.cli.sweep_status import SweepStatus
 from flbench.cli.targets import Targets, entries_of
 from flbench.config import Experiment, content_of
+from flbench.halving import Halving
 from flbench.launch.inline import InlineLauncher
 from flbench.orchestrate import Orchestrator
 from flbench.planning import write_plan
@@ -23,7 +25,7 @@ from flbench.report.parts import parts_of
 from flbench.report.write.json import to_json
 from flbench.run_sources import StoreSource
 from flbench.store import Attempt, Lease, Plan, Races, Store
-from flbench.sweeps import Sweep, load_sweep
+from flbench.sweeps import SpecError, Sweep, load_sweep
 from flbench.worker import Options, work
 from tests.faults.stub import Done, OneByOne
 from tests.report.stores import unfolded_of
@@ -37,6 +39,8 @@ seeds: [0, 1]
 search: {axis: lr, refine: {}}
 report: {cols: [partition]}
 """
+
+GRID = {0.001, 0.01, 0.1}
 
 #: Where the accuracy of each row and column peaks, as a power of ten, and what a decade beside it costs.
 PEAKS = {("iid", "none"): (-1.5, 0.3), ("iid", "ln"): (-2, 0.01), ("classes:2", "none"): (-2, 0.01),
@@ -82,16 +86,16 @@ def go(store: Store, sweep: Sweep, *, offset: int = 0, most: int = 1000) -> int:
 
 
 def tried(store: Store) -> dict[tuple[str, str], list[float]]:
-    """Return the rates of every row and column of which both seeds are done."""
+    """Return the rates beyond the grid of every row and column; both seeds have all rounds."""
     found: dict[tuple[str, str], list[float]] = {}
     for run_id in store.run_ids():
         run = store.run(run_id)
         one: Any = run.experiment()
-        assert [result.rounds for result in run.results()] == [20]
+        assert one.lr in GRID or [result.rounds for result in run.results()] == [20]
         found.setdefault((one.partition.label(), one.norm.name), []).append(one.lr)
     for rates in found.values():
         assert sorted(rates) == sorted([*{*rates}] * 2)
-    return {place: sorted({*rates} - {0.001, 0.01, 0.1}) for place, rates in found.items()}
+    return {place: sorted({*rates} - GRID) for place, rates in found.items()}
 
 
 #: The first column takes a second step for its first row: the first one gains 15 points, the second one less.
@@ -181,3 +185,75 @@ def test_added_runs_are_runs_of_the_plan(store: Store, sweep: Sweep) -> None:
     assert {entry.run_id for entry in entries_of(store, Targets((directory,), ()))} == ids
     assert write_plan(store, sweep) == directory  # the same command again changes nothing
     assert store.planned_ids() == ids
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("search.axis=[lr,momentum]", "search.refine: expected one tuned field, got lr and momentum"),
+        ("search.refine.margin=0", "search.refine.margin: expected a value greater than 0, got 0"),
+        ("search.refine.margin=1", "search.refine.margin: expected a share below 1, got 1; one point is 0.01"),
+        ("search.refine.max_steps=11", "search.refine.max_steps: expected a value of at most 10, got 11"),
+        ("search.refine.until=dawn", "search.refine.until: expected 'gain' or 'flat', got 'dawn'"),
+        ("search.refine.step=2", "search.refine.step: unknown key 'step'"),
+        ("search.axis=batch_size", "search.axis: nothing to choose: no two cells differ in batch_size alone"),
+        (
+            "exclude=[{norm: ln, lr: 0.1}]",
+            "search.refine: expected the same values of lr in all rows of a column, got [0.001, 0.01, 0.1] and "
+            "[0.001, 0.01]",
+        ),
+        (
+            "exclude=[{norm: ln, lr: [0.01, 0.1]}]",
+            "search.refine: expected two or more values of lr in every row and column, got 0.001 alone",
+        ),
+    ],
+)
+def test_mistakes_are_named_with_their_place(sweep: Sweep, change: str, message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        load_sweep(sweep.path, [change])
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("field", ["weight_decay", "batch_size"])
+def test_a_field_without_positive_real_numbers_cannot_be_refined(sweep: Sweep, field: str) -> None:
+    values = {"weight_decay": "[0,0.1]", "batch_size": "[32,64]"}[field]
+    with pytest.raises(SpecError) as error:
+        load_sweep(sweep.path, [f"search.axis={field}", f"axes.{field}={values}", "axes.lr=[0.1]"])
+    value = {"weight_decay": "0.0", "batch_size": "32"}[field]
+    hint = f"expected a field of positive real numbers, such as lr; {field} has the value {value}"
+    assert f"search.refine: {hint}" in str(error.value)
+
+
+def test_another_field_is_refined_by_the_same_code(store: Store, sweep: Sweep) -> None:
+    sets = ["search.axis=method.mu", "axes.lr=[0.1]", "axes.method=[{name: fedprox, mu: 0.1}, {name: fedprox, mu: 1}]"]
+    found = load_sweep(
+        sweep.path, [*sets, "report.rows=[norm]", "report.tune=[method.mu]", "search.refine.max_steps=1"]
+    )
+    assert go(store, found) == 2 * 2 * 2 * (2 + 2)
+    experiments: list[Any] = [store.run(run_id).experiment() for run_id in store.run_ids()]
+    assert {one.method.mu for one in experiments} == {
+        0.01,
+        0.1,
+        0.316227766017,
+        1.0,
+    }  # equal values everywhere: the least is refined
+
+
+def test_the_refinement_is_part_of_the_plans_name_and_rungs_stay_possible(sweep: Sweep) -> None:
+    assert sweep.search is not None
+    assert not sweep.search.halves
+    assert sweep.search.rungs == ((20,),)
+    halving = load_sweep(sweep.path, ["search.keep=1/2"])
+    assert halving.search is not None
+    assert halving.search.rungs == ((2, 8, 20),)
+    assert Halving.from_json(json.loads(json.dumps(halving.search.to_json()))) == halving.search
+    assert halving.spec_hash != sweep.spec_hash
+    tail = load_sweep(sweep.path, ["search.select_by=val-tail"]).search
+    assert tail is not None
+    assert (tail.metric, tail.tail) == ("val_acc", 5)
+
+
+def test_after_halving_the_best_of_those_that_are_left_is_refined(store: Store, sweep: Sweep) -> None:
+    halved = load_sweep(sweep.path, ["search.rungs=[4, 20]", "search.keep=1/3"])
+    go(store, halved)
+    assert tried(store) == TRIED

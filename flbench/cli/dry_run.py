@@ -225,7 +225,8 @@ def _arithmetic_lines(sweep: Sweep, search: Mapping[str, Any] | None) -> Iterato
         if refine := search.get("refine"):
             steps = f"at most {counted(refine['max_steps'], 'step')} of 2 values for every row of a column"
             runs = f"{counted(search['added'], 'run')} so far, at most {search['to_come']:,} more"
-            yield f"refine: {steps}, until none gains {refine['margin']:g}; {runs}"
+            ends = " and is flat" if refine["until"] == "flat" else ""
+            yield f"refine: {steps}, until none gains {refine['margin']:g}{ends}; {runs}"
         expected, largest = search["expected_rounds"], search["largest_rounds"]
         share = f"{100 * expected / largest:.0f} %"
         if expected < largest:

@@ -175,9 +175,9 @@ def _searched(
     @cache
     def ended(run_id: str, rung: int) -> Ended | None:
         run = _run_of(source, known[run_id], rung, None)
-        if run.state in ("done", "diverged", "failed", "lost"):
-            return Ended(search.value(run.record))
-        return None
+        if run.record is not None and (result := run.result) is not None:
+            return Ended(search.value_at(rung, run.record, lambda: source.metrics(run_id, result)))
+        return Ended(None) if run.state in ("diverged", "failed", "lost") else None
 
     @cache
     def make(run_id: str, value: float) -> str | None:

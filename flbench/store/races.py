@@ -106,7 +106,4 @@ class Races:
     def _value(self, result: Result, rung: int) -> float | None:
         if result.status == "diverged":
             return None
-        if result.final.get("round") == rung:
-            return self._search.value(result.final)
-        records = self._store.run(result.run_id).metrics(result)  # of a run that was longer before the search
-        return self._search.value(next((record for record in records if record["round"] == rung), None))
+        return self._search.value_at(rung, result.final, lambda: self._store.run(result.run_id).metrics(result))

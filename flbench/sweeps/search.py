@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from flbench.choices import ON_VALIDATION_DATA, OVER_TAIL, TAIL
 from flbench.config import REQUEST_FIELDS, Experiment, Training, normal_path
 from flbench.halving import Halving, Race
 from flbench.messages import unknown
@@ -32,12 +33,13 @@ def read_search(source: Source, spec: SweepSpec, experiments: Sequence[Experimen
     rungs = tuple(
         _rungs(source, section.rungs, rounds, runs) if halves else (rounds,) for rounds, runs in trainings.items()
     )
-    if section.select_by == "val" and not all(getattr(run, "val_fraction", 0) for run in experiments):
-        hint = "val needs held-out data: set val_fraction, for example to 0.1, in base"
+    on_val, tail = section.select_by in ON_VALIDATION_DATA, TAIL if section.select_by in OVER_TAIL else 1
+    if on_val and not all(getattr(run, "val_fraction", 0) for run in experiments):
+        hint = f"{section.select_by} needs held-out data: set val_fraction, for example to 0.1, in base"
         raise source.error(("search", "select_by"), f"{hint}, or select_by: last, which selects on the test data")
-    metric = "val_acc" if section.select_by == "val" else spec.report.metric
+    metric = "val_acc" if on_val else spec.report.metric
     refine = None if section.refine is None else _refinement(source, section.refine, axes, metric, spec.report)
-    search = Halving(axes, rungs, section.keep or KEEP, metric, refine)
+    search = Halving(axes, rungs, section.keep or KEEP, metric, tail, refine)
     _check_problems(source, search, experiments)
     races = search.races((None, run.cell_id, run.to_json()) for run in experiments)
     if all(len(race.candidates) == 1 for race in races):
@@ -105,7 +107,7 @@ def _refinement(source: Source, section: Refine, axes: tuple[str, ...], metric: 
     margin = POINT if section.margin is None else section.margin
     for key, mistake in METRICS[metric].wrong_units(margin=margin, target=None):
         raise source.error(("search", "refine", key), mistake)
-    return Refinement(axes[0], margin, section.max_steps, tuple(map(normal_path, report.cols)))
+    return Refinement(axes[0], margin, section.max_steps, section.until, tuple(map(normal_path, report.cols)))
 
 
 def _check_grids(source: Source, search: Halving, races: Sequence[Race[None]]) -> None:

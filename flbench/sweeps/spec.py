@@ -26,7 +26,7 @@ from flbench.launch.backend import Backend
 from flbench.messages import explain, unknown
 from flbench.metric_specs import METRICS
 from flbench.plugin_files import CURE
-from flbench.refinement import MAX_STEPS
+from flbench.refinement import MAX_STEPS, Until
 from flbench.registry import LAUNCHERS
 from flbench.sweeps.ranges import expand_range
 from flbench.sweeps.source import Source
@@ -245,15 +245,20 @@ class Wandb(Strict, WandbSettings):
 
 
 class Refine(Strict):
-    """Rates around the best one: each step tries two for every row, until none gains the margin in a column."""
+    """Values around the best one: each step tries two for every row of a column."""
 
     margin: float | None = Field(
         default=None,
         gt=0,
-        description="a step that gains less in every row of a column is its last, in the unit of what ranks settings; "
-        "default: 0.01, a point, for accuracies",
+        description="smaller differences do not matter, in the unit of what ranks settings; default: 0.01, a point, "
+        "for accuracies",
     )
-    max_steps: int = Field(default=3, ge=1, le=MAX_STEPS, description="most steps")
+    until: Until = Field(
+        default="gain",
+        description="gain: until a step gains less than the margin in every row of a column; flat: and until both "
+        "neighbours of each row's best are worse by less",
+    )
+    max_steps: int = Field(default=3, ge=1, le=MAX_STEPS, description="most steps of a column")
 
 
 class Search(Strict):
@@ -279,10 +284,10 @@ class Search(Strict):
         description="share of the settings of a row and column that a rung keeps; default: 2/5. With refine, all "
         "settings are trained to the end unless rungs or keep is given",
     )
-    select_by: Literal["val", "last"] = Field(
+    select_by: Literal["val", "val-tail", "last"] = Field(
         default="val",
         description="what ranks settings at a rung, as a mean over seeds: val: accuracy on held-out training data; "
-        "last: the report's metric, on the test data",
+        "val-tail: its mean over the last five evaluations; last: the report's metric, on the test data",
     )
     refine: Refine | None = Field(default=None, description="try further values around the best ones; {} for defaults")
 

@@ -195,11 +195,12 @@ def _search_text(section: Section, search: Halving) -> str:
         )
     if refine := search.refine:
         margin = margin_text(refine.margin, METRICS[search.metric])
+        flat = " and both neighbours of each best were worse by less" if refine.until == "flat" else ""
         parts.append(
             f"each step tried two values of {short_name(refine.axis)} for every row of a column, halfway between its "
             f"best by the mean `{search.metric}` and the neighbours, or beyond the end of the grid, until a step "
-            f"gained less than {margin} in every row, at most {counted(refine.max_steps, 'step')}; the tuning budget "
-            "below is that of the grid alone"
+            f"gained less than {margin} in every row{flat}, at most {counted(refine.max_steps, 'step')}; the tuning "
+            "budget below is that of the grid alone"
         )
     return (
         f"**Search:** {'; then '.join(parts)}. Budget of every row in a column, over all settings and seeds: "
