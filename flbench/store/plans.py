@@ -170,21 +170,26 @@ class _Cell:
         return Entry(line[_ID].decode(), self.known.cell_id, experiment)
 
 
+def plan_files(directory: Path) -> list[Path]:
+    """Return the file of a plan, and those of the runs that its search has added so far."""
+    return [directory / "plan.jsonl", *sorted((directory / ADDED).glob("*.jsonl"))]
+
+
 def read_plan(path: Path, *, added: bool = False) -> Plan:
     """Return the plan in a file, or with ``added`` also the runs that its search has added so far.
 
     Raises:
         StoreUnusable: it cannot be read.
     """
-    return Plan(path, read_content(path) + (_read_added(path.parent) if added else b""), path.parent)
+    return Plan(path, _read_all(path) if added else read_content(path), path.parent)
 
 
-def _read_added(directory: Path) -> bytes:
-    return b"".join(map(read_content, sorted((directory / ADDED).glob("*.jsonl"))))
+def _read_all(path: Path) -> bytes:
+    return b"".join(map(read_content, plan_files(path.parent)))
 
 
 def record_added(directory: Path, entries: Iterable[Entry], root: Path) -> None:
-    """Record the runs that the search of a plan has added, whole cells; those that are recorded stay as they are.
+    """Record the runs, whole cells, that the search of a plan has added.
 
     Args:
         directory: the plan's directory.
@@ -198,10 +203,10 @@ def record_added(directory: Path, entries: Iterable[Entry], root: Path) -> None:
     for entry in entries:
         cells.setdefault(entry.cell_id, []).append(entry)
     for cell_id, runs in cells.items():
-        path = directory / ADDED / f"{cell_id}.jsonl"
-        if not path.exists():
+        path, content = directory / ADDED / f"{cell_id}.jsonl", strict_json.join_lines(map(vars, runs))
+        if files.read_bytes(path) != content:
             files.make_directory(path.parent, root)
-            files.publish(path, strict_json.join_lines(map(vars, runs)))
+            files.replace(path, content)
 
 
 def read_search(directory: Path) -> Halving | None:
@@ -218,7 +223,7 @@ def read_search(directory: Path) -> Halving | None:
 
 def read_entries(path: Path, run_id: str) -> list[Entry]:
     """Return the entries of one run in a plan file; raises StoreUnusable where it cannot be read."""
-    data = b"\n" + read_content(path) + _read_added(path.parent)
+    data = b"\n" + _read_all(path)
     begin = data.find(b'\n{"run_id":"%b",' % run_id.encode()) + 1  # faster than a regular expression
     return parse_plan(path, data[begin : data.find(b"\n", begin) + 1]) if begin else []
 
