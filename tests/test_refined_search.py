@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.text import Text
 
 from flbench.cli.dry_run import finished_runs, summary
 from flbench.cli.sweep_status import SweepStatus
@@ -20,12 +21,13 @@ from flbench.planning import write_plan
 from flbench.report.leaderboard import build
 from flbench.report.parts import parts_of
 from flbench.report.write.json import to_json
+from flbench.report.write.terminal import to_terminal
 from flbench.run_sources import StoreSource
 from flbench.store import Lease, Plan, Races, Store
 from flbench.sweeps import SpecError, Sweep, load_sweep
 from flbench.worker import Options
 from tests.faults.stub import OneByOne
-from tests.refined import SWEEP, TRIED, go, train, tried
+from tests.refined import GRID, SWEEP, TRIED, go, train, tried
 from tests.report.stores import unfolded_of
 
 
@@ -185,3 +187,13 @@ def test_after_halving_the_best_of_those_that_are_left_is_refined(store: Store, 
     halved = load_sweep(sweep.path, ["search.rungs=[4, 20]", "search.keep=1/3"])
     go(store, halved)
     assert tried(store) == TRIED
+
+
+def test_the_terminal_leaves_out_tables_of_added_rates(store: Store, sweep: Sweep) -> None:
+    finish(store, sweep)
+    shown = [one for one in to_terminal(build(parts_of(StoreSource(store), [sweep])), 200) if isinstance(one, Text)]
+    titles = [one.plain.partition(":")[0] for one in shown]
+    assert titles == [
+        *(f"digits, mlp, lr {rate:g}" for rate in sorted(GRID)),
+        "digits, mlp, the best settings of each row",
+    ]
