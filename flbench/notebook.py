@@ -48,6 +48,7 @@ def line(progress: Progress) -> str:
     rounds = [f"round {seen.round}/{seen.rounds}" for seen in progress.active if progress.total == 1]
     parts = rounds or [f"{progress.done}/{counted(progress.total, 'run')}"]
     parts += [f"{progress.failed} failed"] if progress.failed else []
+    parts += [progress.more] if progress.more else []
     if progress.stopping:
         parts += ["stopping after this round"]
     elif progress.eta is not None and not progress.finished:

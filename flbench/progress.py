@@ -15,10 +15,11 @@ from typing import Any
 
 from flbench.config import canonical_json, digest, headline_of, problem_of
 from flbench.halving import Halving
+from flbench.messages import counted
 from flbench.metric_specs import METRICS
 from flbench.run_names import Common, common_fields, label
 from flbench.slurm import SlurmPostMortem
-from flbench.store import AttemptDir, Entry, Races, RunRequest, RunState, Store
+from flbench.store import AttemptDir, Entry, Plan, Races, RunRequest, RunState, Store
 from flbench.sums import sum_in_order
 
 #: The states of a run, in the order in which they are shown.
@@ -122,6 +123,7 @@ class Progress:
         out_of_memory: how many of the pending runs ran out of memory.
         dropped: runs that the search has ended at a rung.
         waiting: runs that wait at a rung until the search decides it; no worker can claim them.
+        to_come: how many runs a refinement may add at most; they are not counted before.
         rounds_given_up: rounds that the failed runs have not executed.
         runs_per_second: the speed of a plan whose runs have no rounds; None for other plans, or if unknown.
         ended: the runs that have ended, by index in the plan, in the order in which they were found; it only grows.
@@ -151,6 +153,7 @@ class Progress:
     runs_per_second: float | None = None
     dropped: int = 0
     waiting: int = 0
+    to_come: int = 0
     seconds_per_round: float | None = None
     delayed: str = ""
     lost: int = 0
@@ -164,6 +167,11 @@ class Progress:
         ended = self.done - self.diverged, self.diverged, self.dropped
         left = len(self.active), self.pending + self.waiting
         return dict(zip(STATES, (*ended, *left, self.failed - self.lost, self.lost), strict=True))
+
+    @property
+    def more(self) -> str:
+        """Return how many runs a refinement may add, in words; empty if none."""
+        return f"at most {counted(self.to_come, 'more run')}" if self.to_come else ""
 
     @property
     def share(self) -> float:
@@ -198,13 +206,8 @@ class Watch:
     def __init__(
         self, store: Store, entries: Sequence[Entry], max_attempts: int, search: Halving | None = None
     ) -> None:
-        self._store, self._entries, self._max_attempts, self._search = store, entries, max_attempts, search
+        self._store, self._given, self._max_attempts, self._search = store, entries, max_attempts, search
         self._post_mortem = SlurmPostMortem(store)
-        self._ids: list[str] = []
-        self._requests: list[RunRequest] = []
-        self._cell_ids: list[str] = []
-        self._cells: dict[str, Cell] = {}
-        self.common = common_fields(map(self._note, entries))  # in one pass: a plan parses a run at each access
         self.reset()
 
     def _note(self, entry: Entry) -> Entry:
@@ -222,36 +225,55 @@ class Watch:
 
     def reset(self) -> None:
         """Forget all states, so that the next update reads every run."""
-        search = self._search
-        self._races = None if search is None else Races(self._store, self._entries, search, self._max_attempts)
+        self._entries, self._races = self._given, None
+        if self._search is not None:
+            assert isinstance(self._given, Plan)
+            self._races = Races(self._store, self._given, self._search, self._max_attempts)
+            self._entries = self._races.plan
+        self._ids: list[str] = []
+        self._requests: list[RunRequest] = []
+        self._cell_ids: list[str] = []
+        self._cells: dict[str, Cell] = {}
+        self.common = common_fields(map(self._note, self._entries))  # in one pass: a plan parses a run at each access
         self._open = dict.fromkeys(range(len(self._entries)))
         self._rounds: dict[int, int] = {}
         self._speed: deque[tuple[float, int]] = deque()
         self._first = True
         self.ended: dict[int, RunSnapshot] = {}
-        for cell in self._cells.values():
-            cell.values, cell.run_ids, cell.diverged, cell.failed = [], [], 0, 0
+
+    def _decide(self) -> list[int]:
+        """Let the results decide what the search trains; return the runs that it has added."""
+        if self._races is None:
+            return []
+        self._races.refresh()
+        added = list(range(len(self._ids), len(self._entries)))
+        for index in added:
+            self._note(self._entries[index])
+        self._open |= dict.fromkeys(added)
+        return added
 
     def update(self, workers: int = 0) -> Progress:
         """Read the runs that have not ended yet; return the progress."""
         active, news, pending, waiting, out_of_memory = [], [], 0, 0, 0
-        if self._races is not None:
-            self._races.refresh()
-        for index in list(self._open):
-            seen = self._read(index)
-            given_up = seen.state.status in ("failed", "lost") and not seen.state.claimable(self._max_attempts)
-            if seen.waits:
-                waiting += 1
-            elif seen.state.status == "done" or given_up:
-                del self._open[index]
-                self.ended[index] = seen
-                self._cells[self._cell_ids[index]].add(seen)
-                news += [] if self._first else [seen]
-            elif seen.state.status == "running":
-                active.append(seen)
-            else:
-                pending += 1
-                out_of_memory += seen.state.kind == "oom"
+        self._decide()
+        unread = list(self._open)
+        while unread:
+            for index in unread:
+                seen = self._read(index)
+                given_up = seen.state.status in ("failed", "lost") and not seen.state.claimable(self._max_attempts)
+                if seen.waits:
+                    waiting += 1
+                elif seen.state.status == "done" or given_up:
+                    del self._open[index]
+                    self.ended[index] = seen
+                    self._cells[self._cell_ids[index]].add(seen)
+                    news += [] if self._first else [seen]
+                elif seen.state.status == "running":
+                    active.append(seen)
+                else:
+                    pending += 1
+                    out_of_memory += seen.state.kind == "oom"
+            unread = [] if self._open else self._decide()  # a plan has ended only if its last results ask for no more
         self._first = False
         rounds_done = sum(self._rounds.values())
         races, requests = self._races, self._requests
@@ -270,6 +292,7 @@ class Watch:
             lost=counts["lost"],
             pending=pending,
             waiting=waiting,
+            to_come=0 if races is None else races.to_come,
             out_of_memory=out_of_memory,
             rounds_done=rounds_done,
             rounds_total=rounds_total,

@@ -23,8 +23,9 @@ ROOMS = [
     "sweeps", "launch", "worker", "slurm", "testing", "bench", "embedding",
     "training_problem", "trained", "execution", "execution_types", "studies", "probes", "fisher", "theory", "engine",
     "methods", "metrics", "models", "native", "checkpoints", "run_sources",
-    "data", "store", "halving", "config", "registry", "references", "metric_specs", "discovery", "plugin_files",
-    "messages", "tensor_streams", "streams", "codes", "sums", "choices", "installation", "errors", "parquet_files",
+    "data", "store", "halving", "refinement", "config", "registry", "references", "metric_specs", "discovery",
+    "plugin_files", "messages", "tensor_streams", "streams", "codes", "sums", "choices", "installation", "errors",
+    "parquet_files",
     "regular", "literal",
 ]  # fmt: skip
 
@@ -106,7 +107,7 @@ def test_help_imports_nothing_slow() -> None:
 
 #: Rooms whose code computes the numbers of runs.
 COMPUTING = ("execution", "studies", "probes", "fisher", "theory", "engine", "methods", "metrics", "models", "data",
-             "halving", "tensor_streams", "streams", "codes")  # fmt: skip
+             "halving", "refinement", "tensor_streams", "streams", "codes")  # fmt: skip
 
 #: What a line with ``sum`` says if it adds no floats.
 EXACT = re.compile(r"# exact: (tensors|whole numbers)$")

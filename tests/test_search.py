@@ -283,7 +283,7 @@ def test_a_damaged_search_is_refused(store: Store, sweep: Sweep) -> None:
         ("search.keep=1", "search.keep: expected a share between 0 and 1, as 1/3 or 0.5, got 1"),
         ("search.keep=3/2", "search.keep: expected a share between 0 and 1, as 1/3 or 0.5, got '3/2'"),
         ("search.keep=1/0", "search.keep: expected a share between 0 and 1, as 1/3 or 0.5, got '1/0'"),
-        ("search.select_by=oracle", "search.select_by: expected 'val' or 'last', got 'oracle'"),
+        ("search.select_by=oracle", "search.select_by: expected 'val', 'val-tail' or 'last', got 'oracle'"),
         ("val_fraction=0", "search.select_by: val needs held-out data: set val_fraction, for example to 0.1, in base"),
         ("search.keeps=1/3", "search.keeps: unknown key 'keeps'; did you mean 'keep'?"),
     ],

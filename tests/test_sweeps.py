@@ -9,8 +9,8 @@ import pytest
 
 from flbench.config import Federated, label, parse_experiment
 from flbench.sweeps import SpecError, Sweep, experiment_from, load_sweep
+from flbench.sweeps.ranges import expand_range
 from flbench.sweeps.source import Source, read_value
-from flbench.sweeps.spec import expand_range
 from flbench.sweeps.units import parse_memory, parse_time
 from tests.start_up import heavy_imports
 

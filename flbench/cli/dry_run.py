@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from rich.markup import escape
@@ -44,8 +44,11 @@ def print_dry_run(
 
     backend_workers: int | None = getattr(sweep.spec.backend, "workers", None)
     workers = workers or backend_workers or max(1, usable_cores() // sweep.spec.resources.cpus)
-    finished = finished_runs(sweep, store)
-    changed = changed_code(Store(store, create=False), sweep.experiments) if Store.exists(store) else ()
+    found = finished_runs(sweep, store)
+    changed = changed_code(Store(store, create=False), found.runs) if Store.exists(store) else ()
+    by_cell: dict[str, list[Experiment]] = {}
+    for run in found.runs:
+        by_cell.setdefault(run.cell_id, []).append(run)
     cells: list[dict[str, Any]] = [
         {
             "cell_id": cell_id,
@@ -53,11 +56,11 @@ def print_dry_run(
                 field: label(value) for field in sweep.varying if (value := getattr(runs[0], field, None)) is not None
             },
             "runs": len(runs),
-            "done": sum(run.run_id in finished for run in runs),
+            "done": sum(run.run_id in found.seconds for run in runs),
         }
-        for cell_id, runs in sweep.cells().items()
+        for cell_id, runs in by_cell.items()
     ]
-    facts = {**summary(sweep, finished, workers), "changed_code": list(changed), "cells": cells}
+    facts = {**summary(sweep, found, workers), "changed_code": list(changed), "cells": cells}
     if as_json:
         print_json(facts)
         return
@@ -80,49 +83,66 @@ def print_dry_run(
     elif seconds is None:
         typer.echo("remaining time: not known until a run of this sweep has finished")
     else:
-        typer.echo(f"remaining time: about {_duration(seconds)} with {counted(workers, 'worker')}")
+        more = f", and for {counted(found.to_come, 'run')} of its search at most" if found.to_come else ""
+        typer.echo(f"remaining time: about {_duration(seconds)} with {counted(workers, 'worker')}{more}")
     if rerun and facts["done"]:
         typer.echo(f"--rerun: {counted(facts['done'], 'finished run')} would be executed again, too")
 
 
-def finished_runs(sweep: Sweep, store: Path) -> dict[str, float]:
-    """Return the measured seconds per round of the sweep's finished runs in a store, by id."""
+class Finished(NamedTuple):
+    """The runs of a sweep, those that its search has added last, as a store has them."""
+
+    runs: Sequence[Experiment]
+    seconds: Mapping[str, float]  # of a round, as measured, for each run that has finished, by id
+    to_come: int = 0  # how many runs the search may add at most
+
+
+def finished_runs(sweep: Sweep, store: Path) -> Finished:
+    """Return the runs of a sweep and what a store, which need not exist, has of them."""
+    search, runs = sweep.search, list(sweep.experiments)
     if not Store.exists(store):
-        return {}
+        races_of = [] if search is None else search.races((run.run_id, run.cell_id, run.to_json()) for run in runs)
+        return Finished(runs, {}, 0 if search is None else search.most_to_come(races_of))
     opened, attempts = Store(store, create=False), sweep.spec.retry.max_attempts
     there = set(opened.run_ids())  # one listing: looking for each of 100,000 runs would take minutes
-    races = None if sweep.search is None else Races(opened, Plan.of(sweep.experiments), sweep.search, attempts)
+    races = None if search is None else Races(opened, Plan.of(runs), search, attempts)
+    if races is not None:
+        races.refresh()
+        runs += [entry.parse() for entry in races.plan[len(runs) :]]
     finished = {}
-    for index, run in enumerate(sweep.experiments):
+    for index, run in enumerate(runs):
         request = RunRequest.of(run)
         if races is not None and races.standing(index).dropped:
             request = RunRequest.of({**run.to_json(), "rounds": races.standing(index).rung})
         if run.run_id in there and (result := opened.run(run.run_id).result_for(request)) is not None:
             finished[run.run_id] = float(result.final.get("seconds", result.seconds)) / max(1, result.rounds)
-    return finished
+    return Finished(runs, finished, 0 if races is None else races.to_come)
 
 
-def summary(sweep: Sweep, finished: Mapping[str, float], workers: int) -> dict[str, Any]:
+def summary(sweep: Sweep, found: Finished, workers: int) -> dict[str, Any]:
     """Return the state of a plan as JSON.
 
     Returns:
-        ``name, spec_hash, arithmetic, varying, runs, done, missing``, ``search`` (null where all runs are trained to
-        the end; with the expected rounds, and those of the case that all settings tie) and ``estimated_seconds`` (wall
-        time with ``workers``, null before any run has finished).
+        ``name, spec_hash, arithmetic, varying, runs, done, missing``, ``search`` (null without one; with the expected
+        rounds, those of the case that all settings tie, and the most runs ``to_come``) and ``estimated_seconds`` (wall
+        time with ``workers``, without the runs to come; null before any run has finished).
     """
-    missing = [run for run in sweep.experiments if run.run_id not in finished]
-    seconds = estimate(sweep.experiments, missing, finished, workers)
+    missing = [run for run in found.runs if run.run_id not in found.seconds]
+    seconds = estimate(found.runs, missing, found.seconds, workers)
     search: dict[str, Any] | None = None
     if sweep.search is not None:
         races = sweep.search.races((run, run.cell_id, run.to_json()) for run in sweep.experiments)
-        expected = sum(map(sweep.search.expected_rounds, races))
-        largest = sum(run.rounds for run in sweep.experiments)
+        added = sum(run.rounds for run in found.runs[len(sweep.experiments) :])
+        expected = sum(map(sweep.search.expected_rounds, races)) + added
+        largest = sum(run.rounds for run in found.runs)
         settings = [list(sizes) for sizes in sorted({tuple(sweep.search.sizes(race)) for race in races})]
         search = {
             **sweep.search.to_json(),
             "settings": settings,
             "expected_rounds": expected,
             "largest_rounds": largest,
+            "added": len(found.runs) - len(sweep.experiments),
+            "to_come": found.to_come,
         }
         seconds = None if seconds is None else seconds * (expected / largest)
     return {
@@ -130,8 +150,8 @@ def summary(sweep: Sweep, finished: Mapping[str, float], workers: int) -> dict[s
         "spec_hash": sweep.spec_hash,
         "arithmetic": dataclasses.asdict(sweep.arithmetic),
         "varying": list(sweep.varying),
-        "runs": len(sweep.experiments),
-        "done": len(sweep.experiments) - len(missing),
+        "runs": len(found.runs),
+        "done": len(found.runs) - len(missing),
         "missing": len(missing),
         "search": search,
         "estimated_seconds": seconds,
@@ -202,9 +222,15 @@ def _arithmetic_lines(sweep: Sweep, search: Mapping[str, Any] | None) -> Iterato
         sizes = " or ".join(" -> ".join(map(str, sizes)) for sizes in search["settings"])
         rungs = "; ".join(", ".join(map(str, ladder)) for ladder in search["rungs"])
         yield f"search: {sizes} values of {' and '.join(search['axes'])} by {search['metric']}, to rounds {rungs}"
+        if refine := search.get("refine"):
+            steps = f"at most {counted(refine['max_steps'], 'step')} of 2 values for every row of a column"
+            runs = f"{counted(search['added'], 'run')} so far, at most {search['to_come']:,} more"
+            ends = " and is flat" if refine["until"] == "flat" else ""
+            yield f"refine: {steps}, until none gains {refine['margin']:g}{ends}; {runs}"
         expected, largest = search["expected_rounds"], search["largest_rounds"]
         share = f"{100 * expected / largest:.0f} %"
-        yield f"rounds: {expected:,} expected, {share} of all; at most {largest:,}, if all settings tie"
+        if expected < largest:
+            yield f"rounds: {expected:,} expected, {share} of all; at most {largest:,}, if all settings tie"
     federated = (run for run in sweep.experiments if isinstance(run, Federated))
     fixed = (run for run in federated if not run.cohort_varies)
     shares = {(run.clients, run.participation): run.cohort_size for run in fixed}

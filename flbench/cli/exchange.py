@@ -18,7 +18,8 @@ from flbench.exchange import exports, transfer
 from flbench.exchange.contributions import CONTRIBUTED, ContributedFile, Contribution, elsewhere, marked
 from flbench.exchange.exports import Exported
 from flbench.messages import counted
-from flbench.run_sources import StoreSource, named_by
+from flbench.report.runs import collect
+from flbench.run_sources import StoreSource
 from flbench.store import Heartbeat, Lease, Store
 from flbench.sweeps import Sweep, load_sweeps
 from flbench.sweeps.spec import NAME
@@ -116,7 +117,7 @@ def _contribute(folder: Path, contributor: str | None, sweep: Sweep, spec: str, 
 def _requested(store: Store, sweeps: Sequence[Sweep]) -> set[str]:
     """Return the ids that the runs of sweeps have in a store."""
     source = StoreSource(store)
-    return {experiment.run_id for sweep in sweeps for experiment in named_by(source, sweep.experiments)}
+    return {run.run_id for sweep in sweeps for run in collect(source, sweep.experiments, search=sweep.search).runs}
 
 
 def _finished(store: Store, run_ids: Iterable[str], *, ends: bool = False) -> tuple[list[Exported], str]:

@@ -122,6 +122,7 @@ def summary_line(progress: Progress) -> str:
     parts += [f"{progress.diverged} diverged"] if progress.diverged else []
     parts += [f"{progress.dropped} dropped"] if progress.dropped else []
     parts += [f"{progress.failed} failed"] if progress.failed else []
+    parts += [progress.more] if progress.more else []
     parts += [f"{len(progress.active)} running, {counted(progress.workers, 'worker')}"]
     if progress.delayed:
         parts += [f"{progress.delayed}; trying again"]

@@ -66,9 +66,10 @@ def status(
     """Show sweep progress and active workers: states, rounds, leading cells, and the last failures of each kind.
 
     It only reads the store, so it works while a sweep runs, after it, and from any machine that sees the store. With
-    --json, each sweep has: sweep, spec_hash, directory, problem, cancelled, runs, the number of runs in each state,
-    rounds_done, rounds_total, rounds_per_second and seconds_left (null without workers), active, errors (by kind) and
-    failures (each with run_id, label, state, metric and its value, message, log). The runs of `flbench run` are counted
+    --json, each sweep has: sweep, spec_hash, directory, problem, cancelled, runs, to_come (how many its search may
+    add at most), the number of runs in each state, rounds_done, rounds_total, rounds_per_second and seconds_left (null
+    without workers), active, errors (by kind) and failures (each with run_id, label, state, metric and its value,
+    message, log). The runs of `flbench run` are counted
     together, under single; its problem names those that cannot be read. Exit code 4 if a plan cannot be read.
 
     Example: flbench status quickstart --watch
@@ -146,6 +147,8 @@ def status_parts(store: Store, watched: Sequence[SweepStatus], curves: Curves, *
     """Yield what is shown, from the top."""
     wide = width >= WIDE
     yield _sweeps_table(watched, wide=wide)
+    growing = [one for one in watched if one.progress.more]
+    yield from (f"{one.short_name(watched)}: its search may add {one.progress.more}" for one in growing)
     yield from _running(watched, curves, wide=wide)
     for one in watched:
         if one.is_open or len(watched) == 1:

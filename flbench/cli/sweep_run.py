@@ -24,7 +24,7 @@ from flbench.messages import counted
 from flbench.orchestrate import Orchestrator, Outcome
 from flbench.planning import prepare_runs, write_plan
 from flbench.progress import RunSnapshot
-from flbench.store import CancelMark, Store, files, strict_json
+from flbench.store import CancelMark, Store, files, read_plan, strict_json
 from flbench.sweeps import Sweep
 from flbench.tracking.jobs import trackers_of
 from flbench.tracking.process import MirrorProcess
@@ -51,7 +51,9 @@ class SweepRun:
             UserError: no worker can be started, or the store is unusable; the failed runs are printed before.
         """
         began = time.monotonic()
-        for line in prepare_runs(self._store, self._sweep.experiments, rerun=rerun):
+        planned = read_plan(self._directory / "plan.jsonl", added=True)
+        added = [entry.parse() for entry in planned[len(self._sweep.experiments) :]]
+        for line in prepare_runs(self._store, [*self._sweep.experiments, *added], rerun=rerun):
             self._say(line)
         mirrors = {
             tracker.title: MirrorProcess.start(tracker, self._store.root, self._directory, detach=detach)

@@ -152,6 +152,7 @@ class SweepStatus:
             "problem": self.problem or None,
             "cancelled": self.cancelled,
             "runs": progress.total,
+            "to_come": progress.to_come,
             **progress.states,
             "rounds_done": progress.rounds_done,
             "rounds_total": progress.rounds_total,

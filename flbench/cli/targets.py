@@ -80,7 +80,7 @@ def entries_of(store: Store, targets: Targets) -> Iterator[Entry]:
     """Yield every run of the plans and every single run once, with the most rounds that were requested."""
     longest: dict[str, Entry] = {}
     for directory in targets.plans:
-        for entry in read_plan(directory / "plan.jsonl"):
+        for entry in read_plan(directory / "plan.jsonl", added=True):
             known = longest.get(entry.run_id)
             if known is None or known.experiment["rounds"] < entry.experiment["rounds"]:
                 longest[entry.run_id] = entry

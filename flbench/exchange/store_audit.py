@@ -19,7 +19,7 @@ from flbench.store.attempts import AttemptDir, Checkpoint
 from flbench.store.claims import SHORT_ENVIRONMENT
 from flbench.store.leases import Lease
 from flbench.store.names import is_run_id
-from flbench.store.plans import Entry, parse_plan, read_content
+from flbench.store.plans import Entry, parse_plan, plan_files, read_content
 from flbench.store.records import check_record, parse_records
 from flbench.store.results import Result
 from flbench.store.root import Store
@@ -46,8 +46,10 @@ class Audit(Findings):
             self._sealed(path)
 
     def plan(self, directory: Path) -> list[Entry]:
-        """Check a sweep's plan; return its entries."""
-        path = directory / "plan.jsonl"
+        """Check a sweep's plan, and the runs that its search has added; return its entries."""
+        return [entry for path in plan_files(directory) for entry in self._planned(path)]
+
+    def _planned(self, path: Path) -> list[Entry]:
         self.files += 1
         try:
             entries = parse_plan(path, read_content(path))

@@ -27,7 +27,7 @@ class InlineLauncher:
     ) -> None:
         self.slots, self.start_seconds, self.delayed = 1, 0.0, ""
         self._store, self._plan, self._options, self._load = store, plan, options, load
-        self._runs = Plan.of(experiments)
+        self._runs = Plan.of(experiments, store.sweeps / plan)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lease = Lease.here()

@@ -54,6 +54,7 @@ class Cell(Protocol):
     requested: int  # number of requested seeds, those on other data among them
     samples: str | None  # numbers of training and test images: ``1442/355``
     dropped: int | None  # the round at which the search dropped this setting
+    refined: bool  # whether a search's refinement has added this setting to the grid
     personal: bool  # whether parts of the model stay on the clients
     numerics: tuple[str, ...]  # the different settings of numerics among the seeds
     contributors: tuple[str, ...]  # who contributed seeds; empty where the owners of the results computed all
@@ -150,6 +151,7 @@ def _configuration(runs: Sequence[Run], fingerprint: str | None) -> dict[str, An
         "unit": unit_of(first.experiment, first.rounds, fingerprint),
         "samples": None if samples is None else "{}/{}".format(*samples),
         "dropped": first.dropped,
+        "refined": first.refined,
         "personal": any(run.record is not None and "acc_personal" in run.record for run in runs),
         "numerics": tuple(sorted({*map(describe, numerics.values())})),
         "contributors": tuple(sorted(map(str, contributors))),

@@ -32,6 +32,7 @@ def row_of(run: Run) -> dict[str, Any]:
     row = {"run_id": run.run_id, "cell_id": run.experiment.cell_id, **flatten(run.experiment), "rounds": run.rounds}
     row |= {"state": run.state, "failure": run.failure}
     row |= {} if run.dropped is None else {"dropped": run.dropped}
+    row |= {"refined": True} if run.refined else {}
     record = run.record or {}
     row |= {name: value for name, value in record.items() if isinstance(value, int | float) and name != "round"}
     if (result := run.result) is not None:

@@ -131,6 +131,7 @@ def _section(title: str, name: str, collection: Collection, layout: Layout) -> S
     if len(fingerprints) > 1:
         layout = dataclasses.replace(layout, rows=(*layout.rows, "data"))
     kinds = by_kind(cells, layout)
+    halves = layout.search is not None and layout.search.halves
     searched = {} if layout.search is None else budgets_of(collection.runs, layout.search)
     laid_out = [lay_out(kind.shown, layout, chosen=kind.chosen) for kind in kinds]
     ends: dict[Unit, Mapping[int, Curve]] = {}
@@ -156,8 +157,8 @@ def _section(title: str, name: str, collection: Collection, layout: Layout) -> S
         details=details,
         planned=planned(kinds, layout, {cell.key: cell for one in details for cell in one.cells.values()}, ends),
         budgets=tuple(found for kind in kinds for found in budgets(kind)),
-        # Most rates of a search are not trained to the end.
-        ranges=tuple(found for kind in kinds for found in ranges(kind.cells, layout)) if layout.search is None else (),
+        # Most rates are not trained to the end where a search drops them.
+        ranges=() if halves else tuple(found for kind in kinds for found in ranges(kind.cells, layout)),
         fingerprints=fingerprints,
     )
 

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, get_args
 
 from flbench.choices import OVER_TAIL, TAIL, SelectBy
@@ -41,6 +41,7 @@ class Run:
     since: int | None = None  # the round of the first evaluation of that mean
     varied: frozenset[str] = frozenset()  # methods of which the report has several variants
     dropped: int | None = None  # the rung at which a search ended it; its result is of that rung
+    refined: bool = False  # whether a search's refinement has added it to the grid
 
     @property
     def run_id(self) -> str:
@@ -133,7 +134,8 @@ def collect(
             test data, an upper bound. Of equal records the first. ``tail`` and ``val-tail``: the mean of the last
             ``TAIL``, or the last one where fewer were recorded after round 0.
         metric: ranks the records for ``oracle``.
-        search: how the requests were searched: what it drops has no record, even where the source has one.
+        search: how the requests were searched: what it drops has no record, even where the source has one, and what it
+            adds is requested, too.
 
     Raises:
         UserError: ``select_by`` is no such rule.
@@ -147,31 +149,49 @@ def collect(
     else:
         requested, left_out = [(one, one.rounds) for one in named_by(source, tuple(requests))], ()
     unique = {(experiment.run_id, rounds): experiment for experiment, rounds in requested}
-    dropped = {} if search is None else _dropped(source, list(unique.values()), search)
+    dropped: dict[str, int] = {}
+    refined: dict[tuple[str, int], Experiment] = {}
+    if search is not None:
+        dropped, added = _searched(source, list(unique.values()), search)
+        refined = {(experiment.run_id, experiment.rounds): experiment for experiment in added}
+        unique |= refined
     ranked_by = {"val": "val_acc", "oracle": metric}.get(select_by)
     runs = [
         _run_of(source, experiment, rounds, ranked_by, dropped.get(run_id))
         for (run_id, rounds), experiment in unique.items()
     ]
+    runs = [replace(run, refined=True) if (run.run_id, run.rounds) in refined else run for run in runs]
     if select_by in OVER_TAIL:
         runs = [_over_tail(run, source) for run in runs]
     return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), left_out, source)
 
 
-def _dropped(source: Source, experiments: Sequence[Experiment], search: Halving) -> dict[str, int]:
-    """Return the rung at which a search dropped each run that it dropped, by run id."""
+def _searched(
+    source: Source, experiments: Sequence[Experiment], search: Halving
+) -> tuple[dict[str, int], list[Experiment]]:
+    """Return the rung at which a search dropped each run that it dropped, by run id, and the runs that it added."""
+    known = {experiment.run_id: experiment for experiment in experiments}
 
-    def ended(experiment: Experiment, rung: int) -> Ended | None:
-        run = _run_of(source, experiment, rung, None)
-        if run.state in ("done", "diverged", "failed", "lost"):
-            return Ended(search.value(run.record))
-        return None
+    @cache
+    def ended(run_id: str, rung: int) -> Ended | None:
+        run = _run_of(source, known[run_id], rung, None)
+        if run.record is not None and (result := run.result) is not None:
+            return Ended(search.value_at(rung, run.record, lambda: source.metrics(run_id, result)))
+        return Ended(None) if run.state in ("diverged", "failed", "lost") else None
+
+    @cache
+    def make(run_id: str, value: float) -> str | None:
+        made = search.having(known[run_id].to_json(), value)
+        return None if made is None else known.setdefault(made.run_id, made).run_id
 
     dropped: dict[str, int] = {}
-    for race in search.races((one, one.cell_id, one.to_json()) for one in experiments):
-        for seeds, standing in zip(race.candidates, search.standings(race, ended), strict=True):
-            dropped.update((seed.run_id, standing.rung) for seed in seeds if standing.dropped)
-    return dropped
+    races = search.races((one.run_id, one.cell_id, one.to_json()) for one in experiments)
+    standings = [search.standings(race, ended) for race in races]
+    for race, stand in zip(races, standings, strict=True):
+        for seeds, standing in zip(race.candidates, stand, strict=True):
+            dropped.update((run_id, standing.rung) for run_id in seeds if standing.dropped)
+    columns = search.columns(races, standings, ended, make)
+    return dropped, [known[run_id] for column in columns for run_id in column.added]
 
 
 def _run_of(

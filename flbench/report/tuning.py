@@ -3,7 +3,8 @@
 The rule that chooses a run's round (``select_by``) chooses the settings as well: by the mean over seeds of the accuracy
 on held-out training data for ``val`` and ``val-tail``, else by that of the metric. A row that tried more settings than
 another could win by them alone, so the rows of a column choose among the settings that all of them tried. A column
-without any keeps its settings as columns.
+without any keeps its settings as columns. Rows that were refined have equally many settings, and each chooses among its
+own (``flbench.refinement``).
 """
 
 from __future__ import annotations
@@ -64,11 +65,13 @@ def tune(cells: pd.DataFrame, layout: Layout) -> OfKind:
     chosen = tuple(axis for axis in layout.tune if all(one.has(axis) for one in cells.experiment))
     own = rows_of(cells)
     axes = axes_for(own, layout, chosen)
+    refined = layout.search is not None and layout.search.refine is not None
     tried: list[tuple[Cell, ...]] = []
     most = 0
     for contest in grouped(own, axes.col):
         rows = grouped(contest, axes.row)
-        common = set.intersection(*({axes.col(cell, chosen) for cell in row} for row in rows))
+        settings_of = [{axes.col(cell, chosen) for cell in row} for row in rows]
+        common = (set.union if refined else set.intersection)(*settings_of)
         if not common:
             return OfKind(cells, (), (), cells, axes_for(own, layout))
         most = max(most, *map(len, rows))
@@ -141,8 +144,9 @@ class Budget:
 
     Of the K settings, k are drawn without replacement, and the one that the rule ranks first is reported. That is the
     i-th best of all K (i = 1, 2, ...) with probability C(K - i, k - 1) / C(K, k), so the expectation is an exact sum
-    over settings. A run that diverged counts with the accuracy of guessing, 1 / classes: its model answers with one
-    class. Rows with runs that are missing for another reason have no curve.
+    over settings. Settings that a refinement has added are not among them, since nothing draws these. A run that
+    diverged counts with the accuracy of guessing, 1 / classes: its model answers with one class. Rows with runs that
+    are missing for another reason have no curve.
 
     The unit is the seed: each has its own expectation, with the ranking of the settings held fixed, and the interval is
     Student's t over seeds. Rows share their seeds, so differences between them are smaller than their intervals
@@ -153,13 +157,14 @@ class Budget:
     col: tuple[Tick, ...]  # the place on each column axis
     column: str  # label of the column
     curve: tuple[Summary, ...]  # the expected value over seeds for 1, 2, ... settings
-    cell: Cell  # of the setting that all settings give
+    cell: Cell  # of the setting that is chosen
 
 
 def budgets(kind: OfKind) -> list[Rows[Budget]]:
     """Return the curves of all rows with several settings; none where there are none, or the metric is no accuracy."""
     axes, found = kind.axes, []
-    for cell, settings in zip(rows_of(kind.shown), kind.tried, strict=False):
+    for cell, tried in zip(rows_of(kind.shown), kind.tried, strict=False):
+        settings = [setting for setting in tried if not setting.refined]
         if METRICS[cell.metric].is_share and len(settings) > 1 and (curve := expected(settings)):
             col = axes.col(cell)
             found.append(Budget(axes.row(cell), col, place_label(axes.cols, col), curve, cell))

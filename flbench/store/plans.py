@@ -26,6 +26,10 @@ _SEED = re.compile(rb"(0|[1-9][0-9]{0,17})")
 #: The file beside a plan that says how its runs are searched; a plan without it is executed whole.
 SEARCH = "search.json"
 
+#: The folder beside a plan with the runs that its search has added: a file for each cell. The results decide which runs
+#: are added (``store/races.py``); these files only name them to commands that read plans.
+ADDED = "added"
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -66,21 +70,34 @@ def encode_plan(experiments: Iterable[Experiment]) -> bytes:
 class Plan(Sequence[Entry]):
     """The entries of a plan file, each parsed on access: 100,000 parsed ones would take half a gigabyte.
 
+    Attributes:
+        directory: the plan's directory in a store; None where it has none.
+
     Raises:
         StoreUnusable: the plan is damaged.
     """
 
-    def __init__(self, path: Path, data: bytes) -> None:
-        self._path, self._data = path, data
+    def __init__(self, path: Path, data: bytes, directory: Path | None = None) -> None:
+        self._path, self._data, self.directory = path, data, directory
         self._starts = array("Q", (match.start() for match in _LINE.finditer(data)))
         if not data or len(self._starts) != data.count(b"\n") or data[-1:] != b"\n":
             refuse_newer(path, data)
             raise _unreadable(path, "it is damaged")
 
     @classmethod
-    def of(cls, experiments: Iterable[Experiment]) -> Plan:
-        """Return a plan that is only in memory."""
-        return cls(Path("plan.jsonl"), encode_plan(experiments))
+    def of(cls, experiments: Iterable[Experiment], directory: Path | None = None) -> Plan:
+        """Return the plan of some experiments, without reading it from its directory."""
+        return cls(Path("plan.jsonl"), encode_plan(experiments), directory)
+
+    def copy(self) -> Plan:
+        """Return a plan that grows by itself."""
+        return Plan(self._path, self._data, self.directory)
+
+    def extend(self, experiments: Iterable[Experiment]) -> None:
+        """Add runs at the end, in memory."""
+        more = encode_plan(experiments)
+        self._starts.extend(len(self._data) + match.start() for match in _LINE.finditer(more))
+        self._data += more
 
     def run_id(self, index: int) -> str:
         """Return the id of one run, without parsing its line."""
@@ -153,9 +170,43 @@ class _Cell:
         return Entry(line[_ID].decode(), self.known.cell_id, experiment)
 
 
-def read_plan(path: Path) -> Plan:
-    """Return the plan in a file; raises StoreUnusable where it cannot be read."""
-    return Plan(path, read_content(path))
+def plan_files(directory: Path) -> list[Path]:
+    """Return the file of a plan, and those of the runs that its search has added so far."""
+    return [directory / "plan.jsonl", *sorted((directory / ADDED).glob("*.jsonl"))]
+
+
+def read_plan(path: Path, *, added: bool = False) -> Plan:
+    """Return the plan in a file, or with ``added`` also the runs that its search has added so far.
+
+    Raises:
+        StoreUnusable: it cannot be read.
+    """
+    return Plan(path, _read_all(path) if added else read_content(path), path.parent)
+
+
+def _read_all(path: Path) -> bytes:
+    return b"".join(map(read_content, plan_files(path.parent)))
+
+
+def record_added(directory: Path, entries: Iterable[Entry], root: Path) -> None:
+    """Record the runs, whole cells, that the search of a plan has added.
+
+    Args:
+        directory: the plan's directory.
+        entries: the runs.
+        root: the store.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    cells: dict[str, list[Entry]] = {}
+    for entry in entries:
+        cells.setdefault(entry.cell_id, []).append(entry)
+    for cell_id, runs in cells.items():
+        path, content = directory / ADDED / f"{cell_id}.jsonl", strict_json.join_lines(map(vars, runs))
+        if files.read_bytes(path) != content:
+            files.make_directory(path.parent, root)
+            files.replace(path, content)
 
 
 def read_search(directory: Path) -> Halving | None:
@@ -172,14 +223,18 @@ def read_search(directory: Path) -> Halving | None:
 
 def read_entries(path: Path, run_id: str) -> list[Entry]:
     """Return the entries of one run in a plan file; raises StoreUnusable where it cannot be read."""
-    data = b"\n" + read_content(path)
+    data = b"\n" + _read_all(path)
     begin = data.find(b'\n{"run_id":"%b",' % run_id.encode()) + 1  # faster than a regular expression
     return parse_plan(path, data[begin : data.find(b"\n", begin) + 1]) if begin else []
 
 
 def plan_ids(path: Path) -> set[str]:
-    """Return the ids in a plan file without parsing its lines; raises StoreUnusable where it cannot be read."""
-    plan = read_plan(path)
+    """Return the ids in a plan file, and those added to it, without parsing its lines.
+
+    Raises:
+        StoreUnusable: it cannot be read.
+    """
+    plan = read_plan(path, added=True)
     return {plan.run_id(index) for index in range(len(plan))}
 
 

@@ -20,13 +20,14 @@ class Queue:
     A pass skips finished runs, and the first pass also runs that another worker has begun since; each costs one check
     of a file name, where reading the run's state takes several files. A queue that ``is_thorough`` skips nothing.
 
-    With ``races``, a run is yielded up to the rung to which the search trains it now. The order is only advice: a claim
+    With ``races``, a run is yielded up to the rung to which the search trains it now, and each pass also yields the
+    runs that the search has added. The order is only advice: a claim
     decides who executes a run.
     """
 
     def __init__(self, store: Store, plan: Plan, offset: int, races: Races | None = None) -> None:
         self._runs = os.fspath(store.root / "runs")
-        self._plan, self._races, self._offset = plan, races, offset
+        self._plan, self._races, self._offset = plan if races is None else races.plan, races, offset
         self._begun: set[str] | None = set(store.run_ids())
         begin = offset % len(plan)
         self._todo = list(chain(range(begin, len(plan)), range(begin)))
@@ -42,7 +43,9 @@ class Queue:
             self._todo, self._left_out = sorted(self._todo + self._left_out), []
         self._again = []
         if self._races is not None:
+            known = len(self._plan)
             self._races.refresh()
+            self._todo += range(known, len(self._plan))
         for position, index in enumerate(self._todo):
             self._position = position
             if self._is_others(index):

@@ -28,8 +28,9 @@ from flbench.messages import unknown
 from flbench.plugin_files import CURE
 from flbench.sweeps.effects import Effects, Entry
 from flbench.sweeps.match import Rule, values_here
+from flbench.sweeps.ranges import expand_range
 from flbench.sweeps.source import Source, split_component
-from flbench.sweeps.spec import Grid, SweepSpec, expand_range
+from flbench.sweeps.spec import Grid, SweepSpec
 
 #: Most runs of a sweep: more are a mistake, and would take minutes to plan.
 MOST_RUNS = 1_000_000

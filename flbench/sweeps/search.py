@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
+from flbench.choices import ON_VALIDATION_DATA, OVER_TAIL, TAIL
 from flbench.config import REQUEST_FIELDS, Experiment, Training, normal_path
-from flbench.halving import Halving
+from flbench.halving import Halving, Race
 from flbench.messages import unknown
+from flbench.metric_specs import METRICS
+from flbench.refinement import Refinement
+from flbench.sweeps.layout import POINT
 from flbench.sweeps.source import Source
-from flbench.sweeps.spec import Report, SweepSpec
+from flbench.sweeps.spec import Refine, Report, SweepSpec
 
 #: The default rungs, as shares of the rounds; chosen with ``benchmarks/halving.py``, as the default of ``keep``.
 SHARES = (0.1, 0.4, 1)
+
+#: The default share of the settings that a rung keeps.
+KEEP = Fraction(2, 5)
 
 
 def read_search(source: Source, spec: SweepSpec, experiments: Sequence[Experiment]) -> Halving | None:
@@ -21,16 +29,22 @@ def read_search(source: Source, spec: SweepSpec, experiments: Sequence[Experimen
         return None
     axes = tuple(_axis(source, name, spec.report, experiments) for name in section.axis)
     trainings = _by_rounds(source, experiments)
-    rungs = tuple(_rungs(source, section.rungs, rounds, runs) for rounds, runs in trainings.items())
-    if section.select_by == "val" and not all(getattr(run, "val_fraction", 0) for run in experiments):
-        hint = "val needs held-out data: set val_fraction, for example to 0.1, in base"
+    halves = section.refine is None or section.rungs is not None or section.keep is not None
+    rungs = tuple(
+        _rungs(source, section.rungs, rounds, runs) if halves else (rounds,) for rounds, runs in trainings.items()
+    )
+    on_val, tail = section.select_by in ON_VALIDATION_DATA, TAIL if section.select_by in OVER_TAIL else 1
+    if on_val and not all(getattr(run, "val_fraction", 0) for run in experiments):
+        hint = f"{section.select_by} needs held-out data: set val_fraction, for example to 0.1, in base"
         raise source.error(("search", "select_by"), f"{hint}, or select_by: last, which selects on the test data")
-    metric = "val_acc" if section.select_by == "val" else spec.report.metric
-    search = Halving(axes, rungs, section.keep, metric)
+    metric = "val_acc" if on_val else spec.report.metric
+    refine = None if section.refine is None else _refinement(source, section.refine, axes, metric, spec.report)
+    search = Halving(axes, rungs, section.keep or KEEP, metric, tail, refine)
     _check_problems(source, search, experiments)
     races = search.races((None, run.cell_id, run.to_json()) for run in experiments)
     if all(len(race.candidates) == 1 for race in races):
         raise source.error(("search", "axis"), f"nothing to choose: no two cells differ in {' and '.join(axes)} alone")
+    _check_grids(source, search, races)
     return search
 
 
@@ -82,6 +96,36 @@ def _rungs(source: Source, given: tuple[int, ...] | None, rounds: int, runs: Seq
             hint = f"no run is evaluated after round {rung}: eval_every is {skipping}"
             raise source.error(("search", "rungs"), f"{hint}; change one of them, so that it divides every rung")
     return rungs
+
+
+def _refinement(source: Source, section: Refine, axes: tuple[str, ...], metric: str, report: Report) -> Refinement:
+    """Return how a tuned field is refined."""
+    if len(axes) > 1:
+        raise source.error(("search", "refine"), f"expected one tuned field, got {' and '.join(axes)}")
+    if section.margin is None and not METRICS[metric].percent:
+        raise source.error(("search", "refine"), f"give the least gain in {metric} for which it goes on: margin")
+    margin = POINT if section.margin is None else section.margin
+    for key, mistake in METRICS[metric].wrong_units(margin=margin, target=None):
+        raise source.error(("search", "refine", key), mistake)
+    return Refinement(axes[0], margin, section.max_steps, section.until, tuple(map(normal_path, report.cols)))
+
+
+def _check_grids(source: Source, search: Halving, races: Sequence[Race[None]]) -> None:
+    """Check that the rows of a column, if they are refined, begin with one grid of two or more positive numbers."""
+    if search.refine is None:
+        return
+    axis, firsts = search.refine.axis, dict[str, list[float]]()
+    for race in races:
+        if odd := [value for value in race.values if not (type(value) is float and value > 0)]:
+            hint = f"expected a field of positive real numbers, such as lr; {axis} has the value {odd[0]!r}"
+            raise source.error(("search", "refine"), hint)
+        values = sorted(race.values)
+        if len(values) < 2:
+            hint = f"expected two or more values of {axis} in every row and column, got {values[0]} alone"
+            raise source.error(("search", "refine"), hint)
+        if (first := firsts.setdefault(race.column, values)) != values:
+            hint = f"expected the same values of {axis} in all rows of a column, got {first} and {values}"
+            raise source.error(("search", "refine"), hint)
 
 
 def _check_problems(source: Source, search: Halving, experiments: Sequence[Experiment]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from fractions import Fraction
@@ -27,7 +26,9 @@ from flbench.launch.backend import Backend
 from flbench.messages import explain, unknown
 from flbench.metric_specs import METRICS
 from flbench.plugin_files import CURE
+from flbench.refinement import MAX_STEPS, Until
 from flbench.registry import LAUNCHERS
+from flbench.sweeps.ranges import expand_range
 from flbench.sweeps.source import Source
 from flbench.sweeps.track import Trackers, WandbSettings
 from flbench.sweeps.units import Memory, WallTime
@@ -100,6 +101,8 @@ def _rungs(raw: Any) -> Any:
 
 
 def _share(raw: Any) -> Any:
+    if raw is None:
+        return None
     try:
         share = Fraction(raw) if type(raw) in (str, float, Fraction) else None
     except (ValueError, ZeroDivisionError):
@@ -123,45 +126,6 @@ def _seeds(raw: Any) -> Any:
         twice = Counter(raw).most_common(1)[0][0]
         raise ValueError(f"expected different seeds, got {twice} more than once")
     return tuple(raw)
-
-
-def expand_range(raw: Values) -> list[Any]:
-    """Return the values of ``{range: [start, stop]}``, ``{linspace: [first, last, n]}`` or ``{logspace: ...}``.
-
-    Raises:
-        ValueError: not one of these forms, or no values.
-
-    >>> expand_range({"range": [0, 3]}), expand_range({"logspace": [0.01, 1, 3]})
-    ([0, 1, 2], [0.01, 0.1, 1.0])
-    """
-    if len(raw) != 1 or (kind := next(iter(raw))) not in _SPACES:
-        forms = "{range: [start, stop]}, {linspace: [first, last, n]} or {logspace: [first, last, n]}"
-        raise ValueError(f"expected a list of values, {forms}, got {raw!r}")
-    numbers = raw[kind]
-    usage = f"expected {kind}: [{_SPACES[kind]}]"
-    wanted = 2 if kind == "range" else 3
-    finite = isinstance(numbers, list) and all(type(one) in (int, float) and math.isfinite(one) for one in numbers)
-    if not finite or len(numbers) != wanted:
-        raise ValueError(f"{usage} ({wanted} numbers), got {numbers!r}")
-    first, last, count = [*numbers, 0][:3]
-    if kind == "range":
-        if not (isinstance(first, int) and isinstance(last, int) and first < last <= first + 1_000_000):
-            limits = "whole numbers with start below stop (stop is not in it), at most 1,000,000 of them"
-            raise ValueError(f"{usage}, {limits}, got {numbers!r}")
-        return list(range(first, last))
-    if not (isinstance(count, int) and 2 <= count <= 100_000):
-        raise ValueError(f"{usage} with n a whole number from 2 to 100,000, got {count!r}")
-    if kind == "logspace":
-        if first <= 0 or last <= 0:
-            raise ValueError(f"{usage} with first and last above 0, got {numbers!r}")
-        first, last = math.log10(first), math.log10(last)
-    points = [first + (last - first) * index / (count - 1) for index in range(count)]
-    if kind == "logspace":
-        points = [10**point for point in points]
-    return [float(f"{point:.12g}") for point in points]  # 0.1 for 0.10000000000000002, which would be another run
-
-
-_SPACES = {"range": "start, stop", "linspace": "first, last, n", "logspace": "first, last, n"}
 
 
 def _unknown_key(key: str, message: str) -> PydanticCustomError:
@@ -280,8 +244,28 @@ class Wandb(Strict, WandbSettings):
     """How runs are mirrored to W&B."""
 
 
+class Refine(Strict):
+    """Values around the best one: each step tries two for every row of a column."""
+
+    margin: float | None = Field(
+        default=None,
+        gt=0,
+        description="smaller differences do not matter, in the unit of what ranks settings; default: 0.01, a point, "
+        "for accuracies",
+    )
+    until: Until = Field(
+        default="gain",
+        description="gain: until a step gains less than the margin in every row of a column; flat: and until both "
+        "neighbours of each row's best are worse by less",
+    )
+    max_steps: int = Field(default=3, ge=1, le=MAX_STEPS, description="most steps of a column")
+
+
 class Search(Strict):
-    """Successive halving: settings that do badly at a rung are not trained further. Without it, all settings are."""
+    """Which settings are trained how far; without it, all of the grid are trained to the end.
+
+    Settings that do badly at a rung are dropped (successive halving); further ones may be tried around the best one.
+    """
 
     axis: Annotated[tuple[str, ...], BeforeValidator(_fields)] = Field(
         min_length=1, description="the tuned hyper-parameter, or several: lr, or [lr, method.mu]"
@@ -292,13 +276,20 @@ class Search(Strict):
         "the rounds of each run",
     )
     keep: Annotated[
-        Fraction, BeforeValidator(_share), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})
-    ] = Field(default=Fraction(2, 5), description="share of the settings of a row and column that a rung keeps")
-    select_by: Literal["val", "last"] = Field(
+        Fraction | None,
+        BeforeValidator(_share),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "null"}]}),
+    ] = Field(
+        default=None,
+        description="share of the settings of a row and column that a rung keeps; default: 2/5. With refine, all "
+        "settings are trained to the end unless rungs or keep is given",
+    )
+    select_by: Literal["val", "val-tail", "last"] = Field(
         default="val",
         description="what ranks settings at a rung, as a mean over seeds: val: accuracy on held-out training data; "
-        "last: the report's metric, on the test data",
+        "val-tail: its mean over the last five evaluations; last: the report's metric, on the test data",
     )
+    refine: Refine | None = Field(default=None, description="try further values around the best ones; {} for defaults")
 
 
 class Report(Strict):

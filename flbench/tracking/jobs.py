@@ -50,7 +50,7 @@ class Job:
 def job_of_plan(plan: Path, make_view: MakeSweepView) -> Job:
     """Return the job of a plan, given its directory in the store; raises UserError if its sweep cannot be read."""
     sweep = planned_sweep(plan)
-    runs = {entry.run_id: entry.request() for entry in read_plan(plan / "plan.jsonl")}
+    runs = {entry.run_id: entry.request() for entry in read_plan(plan / "plan.jsonl", added=True)}
     return Job(runs, trackers_of(sweep), plan, sweep, make_view)
 
 

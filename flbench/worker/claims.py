@@ -42,7 +42,8 @@ def work(
     """Execute the runs of a plan until none is left that this worker may claim.
 
     Runs that other workers hold are skipped: if such a worker dies, the orchestrator starts another one. With
-    ``search``, runs wait at a rung for the others of their race; the worker that ends the last of them goes on.
+    ``search``, runs wait at a rung for the others of their race; the worker that ends the last of them goes on, also
+    with the runs that the search adds then.
 
     Returns:
         How many runs it claimed.
@@ -52,7 +53,7 @@ def work(
         MemoryShort: a run did not fit into the memory left by other workers; this worker ends to free its part.
         UserError: the data of all remaining runs cannot be used here; such runs are not claimed.
     """
-    races = None if search is None else Races(store, plan, search, options.max_attempts)
+    races = None if search is None else Races(store, plan, search, options.max_attempts, records=True)
     queue = Queue(store, plan, options.offset, races)
     claims = _Claims(store, queue, lease, options, load)
     claimed = 0

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flbench.choices import TAIL, SelectBy
+from flbench.config import short_name
 from flbench.halving import Halving
 from flbench.literal import literal
 from flbench.messages import counted, some_of
@@ -20,7 +21,17 @@ from flbench.report.summary import Overall
 from flbench.report.supplement import Place
 from flbench.report.tables import Table
 from flbench.report.ticks import axis_names
-from flbench.report.wording import NONE, TIED, column_head, lines_below, marked, mean_text, row_labels, row_name
+from flbench.report.wording import (
+    NONE,
+    TIED,
+    column_head,
+    lines_below,
+    margin_text,
+    marked,
+    mean_text,
+    row_labels,
+    row_name,
+)
 
 #: Tables of details with more lines than this are folded.
 MOST_LINES = 24
@@ -137,7 +148,7 @@ def _section(section: Section) -> Iterator[Block]:
     if section.tuned:
         yield Heading(3, f"Best {' and '.join(section.chosen)} of each row")
         yield Paragraph(
-            "Each row and column with the best of the settings that all rows of the column tried, chosen "
+            f"Each row and column with the best of {_settings_text(section)}, chosen "
             f"{CHOSEN[section.layout.select_by]}. A cell names their number if there are several.{_edge_text(section)}"
         )
         if section.layout.search is not None:
@@ -165,13 +176,35 @@ def _edge_text(section: Section) -> str:
     return f" In {cells} it is at the edge of the grid: a better one may lie outside."
 
 
+def _settings_text(section: Section) -> str:
+    """Return among which settings a row chose."""
+    search = section.layout.search
+    if search is None or search.refine is None:
+        return "the settings that all rows of the column tried"
+    return "the settings that it tried, as many as the other rows of the column"
+
+
 def _search_text(section: Section, search: Halving) -> str:
-    """Return how settings were dropped, and the budget of the rows."""
-    rungs = "; ".join(f"{', '.join(map(str, early))} of {last}" for *early, last in search.rungs)
+    """Return how settings were dropped and added, and the budget of the rows."""
+    parts = []
+    if search.halves:
+        rungs = "; ".join(f"{', '.join(map(str, early))} of {last}" for *early, last in search.rungs)
+        parts.append(
+            f"after {rungs} rounds the best {search.keep} of the settings of a row and column by their mean "
+            f"`{search.metric}` went on, and the others were dropped"
+        )
+    if refine := search.refine:
+        margin = margin_text(refine.margin, METRICS[search.metric])
+        flat = " and both neighbours of each best were worse by less" if refine.until == "flat" else ""
+        parts.append(
+            f"each step tried two values of {short_name(refine.axis)} for every row of a column, halfway between its "
+            f"best by the mean `{search.metric}` and the neighbours, or beyond the end of the grid, until a step "
+            f"gained less than {margin} in every row{flat}, at most {counted(refine.max_steps, 'step')}; the tuning "
+            "budget below is that of the grid alone"
+        )
     return (
-        f"**Search:** after {rungs} rounds the best {search.keep} of the settings of a row and "
-        f"column by their mean `{search.metric}` went on, and the others were dropped. Budget of every row in a "
-        f"column, over all settings and seeds: {_budget_text(section)}.{_lost_text(section)}"
+        f"**Search:** {'; then '.join(parts)}. Budget of every row in a column, over all settings and seeds: "
+        f"{_budget_text(section)}.{_lost_text(section)}"
     )
 
 

@@ -106,6 +106,7 @@ def _cell(table: Table, shown: Cell, cell: Cell) -> dict[str, Any]:
         "wished": cell.requested,
         "gaps": dict(cell.gaps),
         "dropped": cell.dropped,
+        "refined": cell.refined,
         "changed_plugins": sorted({plugin for run in cell.runs for plugin in run.changed_plugins}),
         "best": shown.is_best,
         "tied": shown.is_tied,

@@ -16,10 +16,14 @@ from flbench.report.write.columns import fitting
 
 
 def to_terminal(board: Leaderboard, width: int) -> list[RenderableType]:
-    """Return titles, tables and notes for a terminal of ``width`` columns; wide tables are split."""
+    """Return titles, tables and notes for a terminal of ``width`` columns; wide tables are split.
+
+    Tables of values that a refinement has added alone are left out: each row has its own, nearly a table for each.
+    """
     shown: list[RenderableType] = []
     for section in board.sections:
-        for table in (*section.tables, *section.own_shard, *section.tuned):
+        grid = [table for table in section.tables if not all(cell.refined for cell in table.cells.values())]
+        for table in (*grid, *section.own_shard, *section.tuned):
             shown += [Text(_title(section, table), style="bold"), *_tables(table, width)]
             if table.ranked and any(cell.personal for cell in table.cells.values()):
                 note = "¹ no shared model: mean over the clients' models on the whole test set"
