@@ -101,11 +101,11 @@ class ByHand:
     """For stacks of multi-layer perceptrons: the network's passes are derived, and the method's terms by autograd."""
 
     def __init__(self, layers: Sequence[DenseLayer], native: NativeMlp | None, lifted: LiftedHooks) -> None:
-        def stack() -> DenseStack | NativeStack:
-            return DenseStack(layers) if native is None else NativeStack(native)
+        def stack(*, training: bool = True) -> DenseStack | NativeStack:
+            return DenseStack(layers) if native is None else NativeStack(native, training=training)
 
         self._lifted, self._stack = lifted, stack()
-        self._teachers = {name: stack() for name in lifted.teachers}
+        self._teachers = {name: stack(training=False) for name in lifted.teachers}
         #: The layers that differ in evaluation mode; to switch the whole network takes longer than a teacher's pass.
         self._modal = [module for _, module in layers if isinstance(module, Normalization)]
 
