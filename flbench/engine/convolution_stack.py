@@ -77,8 +77,8 @@ class NativeConvolutions:
 class ConvolutionStack:
     """A stack of clients with such layers; what it returns is valid until its next pass."""
 
-    def __init__(self, network: NativeConvolutions) -> None:
-        self._network = network
+    def __init__(self, network: NativeConvolutions, *, training: bool = True) -> None:
+        self._network, self._training = network, training
         self._shape: torch.Size | None = None
 
     def forward(self, params: Tree, buffers: Tree, images: Tensor) -> Tensor:
@@ -111,7 +111,9 @@ class ConvolutionStack:
                 part[Part.BIAS] = self._params[f"{layer.path}.bias"].data_ptr()
             norm = layer.norm
             if norm is not None:
-                part[Part.NUMBER] = numbers.copy_(norm.number_in(buffers)).data_ptr()
+                read = self._read[norm.path] = norm.tensors(buffers, numbers, training=self._training)
+                for name, tensor in read.items():
+                    part[Part[name]] = tensor.data_ptr()
                 part[Part.GAINS] = self._params[f"{norm.path}.weight"].data_ptr() if norm.gains else 0
                 part[Part.SHIFTS] = self._params[f"{norm.path}.bias"].data_ptr() if norm.bias else 0
 
@@ -124,6 +126,7 @@ class ConvolutionStack:
         head = self._head = np.zeros(len(Field) + len(Part) * len(layers), np.int64)
         self._parts = head[len(Field) :].reshape(-1, len(Part))
         self._kept: list[Tensor] = []
+        self._read: dict[str, Tree] = {}
         self._grads: Tree = {}
         largest, widest = _up(pixels), 0
         self._numbers = torch.empty(len(layers), clients)
@@ -158,10 +161,11 @@ class ConvolutionStack:
             self._kept += memory.values()
             largest, widest = max(largest, inputs, _up(outs * half * half)), max(widest, outs * after * after)
             channels, side = outs, half
-        rooms = torch.empty(3, largest, LANES), torch.empty(widest, LANES)
+        rooms = torch.empty(1 + 2 * _up(batch) // LANES, largest, LANES), torch.empty(widest, LANES)
         self._kept += rooms
-        head[Field.ROWS], head[Field.OUT], head[Field.IN] = (room.data_ptr() for room in rooms[0])
-        head[Field.OF_PIXELS] = rooms[1].data_ptr()
+        head[Field.OUT], head[Field.ROOM] = rooms[0].data_ptr(), rooms[0][0].nbytes
+        head[Field.IN] = rooms[0][_up(batch) // LANES].data_ptr()
+        head[Field.ROWS], head[Field.OF_PIXELS] = rooms[0][-1].data_ptr(), rooms[1].data_ptr()
         head[Field.CLIENTS], head[Field.BATCH], head[Field.LAYERS] = clients, batch, len(layers)
         head[Field.PIXELS], head[Field.WIDTH] = pixels, channels * side * side
         self._features = torch.empty(clients, batch, channels * side * side)
@@ -175,7 +179,7 @@ class ConvolutionStack:
         part[Part.GROUPS] = norm.groups
         memory = {
             Part.ACTIVATIONS: torch.empty(vectors, elements, LANES),
-            Part.STATISTICS: torch.empty(vectors, 3, norm.groups, LANES),
+            Part.STATISTICS: torch.empty(vectors, 4, norm.groups, LANES),
         }
         for part_of, name, there in [(Part.OF_GAINS, "weight", norm.gains), (Part.OF_SHIFTS, "bias", norm.bias)]:
             if there:

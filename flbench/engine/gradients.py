@@ -73,10 +73,14 @@ def gradient_of(passes: Passes, lifted: LiftedHooks, autocast: torch.dtype | Non
     if autocast is not None or (passes.dense is None and passes.native is None):  # as ``StackedExecutor.by_hand`` says
         if passes.half is not None and autocast == torch.bfloat16 and not lifted.has_terms:
             half = passes.half
-            return ByHand(lambda: half, (), lifted)
+            return ByHand(lambda training: half, (), lifted)
         return ByAutograd(passes, lifted, autocast)
     native, dense = passes.native, passes.dense or ()
-    return ByHand(lambda: DenseStack(dense) if native is None else NativeStack(native), dense, lifted)
+
+    def stack(training: bool) -> Derived:
+        return DenseStack(dense) if native is None else NativeStack(native, training=training)
+
+    return ByHand(stack, dense, lifted)
 
 
 class ByAutograd:
@@ -113,10 +117,10 @@ class ByHand:
     The method's terms are derived by autograd where the method does not.
     """
 
-    def __init__(self, stack: Callable[[], Derived], layers: Sequence[DenseLayer], lifted: LiftedHooks) -> None:
-        """``stack`` returns the passes of a network with these layers, or of one without normalizations."""
-        self._lifted, self._stack = lifted, stack()
-        self._teachers = {name: stack() for name in lifted.teachers}
+    def __init__(self, stack: Callable[[bool], Derived], layers: Sequence[DenseLayer], lifted: LiftedHooks) -> None:
+        """``stack`` returns the passes in training mode or not; ``layers`` are empty without normalizations."""
+        self._lifted, self._stack = lifted, stack(True)
+        self._teachers = {name: stack(False) for name in lifted.teachers}
         #: The layers that differ in evaluation mode; to switch the whole network takes longer than a teacher's pass.
         self._modal = [module for _, module in layers if isinstance(module, Normalization)]
 

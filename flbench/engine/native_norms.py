@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from flbench.methods.base import Tree
-from flbench.models.norm_layers import Factor, GroupNorm, LayerNorm, MeanShift, RmsNorm, ScaleNorm
+from flbench.models.batch_norm_layers import LocalStatisticsBatchNorm
+from flbench.models.norm_layers import BatchNorm, Factor, GroupNorm, LayerNorm, MeanShift, RmsNorm, ScaleNorm
 from flbench.native.mlp_layout import Kind
 
 
@@ -22,6 +23,7 @@ class NativeNorm:
         groups: of channels or neurons, each with statistics of its own.
         centred: whether their mean is subtracted.
         number: ``eps``, or the factor's name among the buffers.
+        momentum: by which running statistics move, 0-d; None: there are none.
     """
 
     path: str
@@ -31,6 +33,7 @@ class NativeNorm:
     groups: int = 1
     centred: bool = False
     number: float | str = 0.0
+    momentum: Tensor | None = None
 
     @classmethod
     def of(cls, path: str, module: nn.Module) -> NativeNorm | None:
@@ -40,6 +43,11 @@ class NativeNorm:
                 affine, groups = module.weight is not None, module.num_groups if isinstance(module, GroupNorm) else 1
                 known: dict[str, Any] = {"gains": affine, "bias": affine, "groups": groups, "centred": True}
                 return NativeNorm(path=path, kind=Kind.VARIANCE, number=module.eps, **known)
+            case BatchNorm() if type(module) in (BatchNorm, LocalStatisticsBatchNorm):
+                affine, groups = module.weight is not None, module.running_mean.shape[-1]
+                known = {"gains": affine, "bias": affine, "groups": groups, "centred": True}
+                momentum = torch.tensor(module.momentum)
+                return NativeNorm(path=path, kind=Kind.BATCH, number=module.eps, momentum=momentum, **known)
             case RmsNorm() if type(module) is RmsNorm:
                 return NativeNorm(path=path, kind=Kind.VARIANCE, gains=True, number=module.eps)
             case ScaleNorm() if type(module) is ScaleNorm:
@@ -50,6 +58,20 @@ class NativeNorm:
                 return NativeNorm(path=path, kind=Kind.FACTOR, number=f"{path}.factor")
         return None
 
-    def number_in(self, buffers: Tree) -> Tensor:
-        """Return ``eps``, or the factor of each client (N,)."""
-        return buffers[self.number].reshape(-1) if isinstance(self.number, str) else torch.tensor(self.number)
+    def tensors(self, buffers: Tree, numbers: Tensor, *, training: bool) -> Tree:
+        """Return what compiled code reads of the buffers by the names of its parts.
+
+        Args:
+            buffers: in training the running statistics are moved in place.
+            numbers: memory (N,) for ``eps`` or the factor of each client.
+            training: whether batches are normalized by their own statistics.
+        """
+        given = buffers[self.number].reshape(-1) if isinstance(self.number, str) else self.number
+        found = {"NUMBER": numbers.copy_(torch.as_tensor(given))}
+        if self.momentum is not None:
+            for name in ("running_mean", "running_var"):
+                leaf = buffers[f"{self.path}.{name}"]
+                assert leaf.is_contiguous() or not training
+                found[name.upper()] = leaf.contiguous()
+            found |= {"MOMENTUM": self.momentum} if training else {}
+        return found

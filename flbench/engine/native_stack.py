@@ -115,8 +115,9 @@ def _layer(path: str, module: nn.Module, width: int) -> _Layer | None:
 class NativeStack:
     """A stack of clients with such a network; what it returns is valid until its next pass."""
 
-    def __init__(self, network: NativeMlp) -> None:
-        self._network = network
+    def __init__(self, network: NativeMlp, *, training: bool = True) -> None:
+        """``training``: whether batches are normalized by their own statistics."""
+        self._network, self._training = network, training
         self._head = np.zeros(len(Field) + len(Part) * len(network.layers), np.int64)
         self._parts = self._head[len(Field) :].reshape(-1, len(Part))
         self._kept: dict[str, Any] = {}  # what the addresses belong to
@@ -124,7 +125,8 @@ class NativeStack:
         self._grads: Tree = {}
         self._outputs: list[Tensor] = []
         self._of_images: Tensor | None = None
-        self._convolutions = None if network.convolutions is None else ConvolutionStack(network.convolutions)
+        convolutions = network.convolutions
+        self._convolutions = None if convolutions is None else ConvolutionStack(convolutions, training=training)
 
     def forward(self, params: Tree, buffers: Tree, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return features_NBD and logits_NBY of images_NBCHW, or of features (N, B, D)."""
@@ -257,7 +259,10 @@ class NativeStack:
         self._address(leaves, Part.WEIGHT, Part.BIAS)
         for part, layer, numbers in zip(self._parts, self._network.layers, self._numbers, strict=True):
             if layer.kind != Kind.DENSE:
-                part[Part.NUMBER] = numbers.copy_(layer.number_in(buffers)).data_ptr()
+                read = layer.tensors(buffers, numbers, training=self._training)
+                for name, tensor in read.items():
+                    part[Part[name]] = tensor.data_ptr()
+                self._kept[layer.path] = read
 
     def _address(self, leaves: Tree, weight: Part, bias: Part) -> None:
         self._kept[weight.name] = leaves

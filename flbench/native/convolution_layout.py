@@ -27,9 +27,10 @@ class Field(IntEnum):
     FEATURES = 5  #: address of the features (N, B, WIDTH), or of their gradient (N, WIDTH, B filled up to ``LANES``)
     WIDTH = 6
     ROWS = 7  #: address of memory for ``LANES`` images, or outputs of any layer
-    OUT = 8  #: the same again
+    OUT = 8  #: the same for every vector of samples of a client
     IN = 9  #: the same again
-    OF_PIXELS = 10  #: address of memory for the gradient of the pixels (O, AFTER, AFTER) of any layer
+    ROOM = 10  #: bytes from one of these vectors to the next
+    OF_PIXELS = 11  #: address of memory for the gradient of the pixels (O, AFTER, AFTER) of any layer
 
 
 class Part(IntEnum):
@@ -62,7 +63,10 @@ class Part(IntEnum):
     OF_SHIFTS = 24
     GAIN_PIXELS = 25  #: gains and shifts of a channel: 1, or one for each of its pixels (A * A)
     ACTIVATIONS = 26  #: address of what is normalized (O, A, A), a vector of samples each, for every vector
-    STATISTICS = 27  #: address of the means, the factors and memory (GROUPS each), for every vector
+    STATISTICS = 27  #: address of means, factors, and two means of the gradient (GROUPS each), for every vector
+    RUNNING_MEAN = 28  #: as of ``mlp_layout``
+    RUNNING_VAR = 29
+    MOMENTUM = 30
 
 
 class Pooling(IntEnum):

@@ -1,6 +1,6 @@
 """Both passes of convolutions, each with bias, ReLU, max-pooling and perhaps a normalization, client after client.
 
-``LANES`` samples of a client go through all layers together, while they are in the cache. Every number of a result is
+``LANES`` samples of a client go through a layer together, while they are in the cache. Every number of a result is
 one chain of sums in order, whatever the CPU, so a client's bits depend on nothing but its own numbers. The functions
 read their arguments where ``convolution_layout`` says.
 
@@ -14,7 +14,17 @@ from numba import njit
 
 from flbench.native.convolution_layout import KERNEL, LANES, Field, Part
 from flbench.native.lanes import over_lanes, vector
-from flbench.native.normalized_pixels import activations, clear_gains, normalize, of_normalized
+from flbench.native.mlp_layout import Kind
+from flbench.native.normalized_pixels import (
+    activations,
+    clear_gains,
+    join_measured,
+    join_of_measured,
+    measure,
+    measure_gradient,
+    normalize,
+    of_normalized,
+)
 from flbench.native.products import transpose
 from flbench.native.vectors import put, real, whole
 from flbench.native.windows import (
@@ -43,28 +53,35 @@ def forward(head: int) -> None:
     rows, width, pixels = whole(head, Field.ROWS), whole(head, Field.WIDTH), whole(head, Field.PIXELS)
     vectors = _up(batch) // LANES
     for n in range(whole(head, Field.CLIENTS)):
-        for i in range(layers):
-            _pack(_layer(head, i), n)
         for v in range(vectors):
-            number, first, used = n * vectors + v, n * batch + LANES * v, min(LANES, batch - LANES * v)
-            x = _input(head, 0, number)
-            _to_lanes(whole(head, Field.IMAGES) + 4 * first * pixels, pixels, used, rows, x)
-            for i in range(layers):
-                y = _input(head, i + 1, number) if i + 1 < layers else whole(head, Field.OUT)
-                layer = _layer(head, i)
-                if whole(layer, Part.NORM):
-                    _convolve_all(layer, n, number, x)
-                    normalize(layer, n, number, y)
-                else:
+            samples = whole(head, Field.IMAGES) + 4 * (n * batch + LANES * v) * pixels
+            _to_lanes(samples, pixels, min(LANES, batch - LANES * v), rows, _input(head, 0, n * vectors + v))
+        for i in range(layers):
+            layer = _layer(head, i)
+            kind = whole(layer, Part.NORM)
+            _pack(layer, n)
+            for v in range(vectors):
+                number, x, y = n * vectors + v, _input(head, i, n * vectors + v), _output(head, i, n, v)
+                if not kind:
                     _convolve(layer, n, number, x, y)
-                x = y
-            _from_lanes(x, width, used, rows, whole(head, Field.FEATURES) + 4 * first * width)
+                    continue
+                _convolve_all(layer, n, number, x)
+                measure(layer, n, number)
+                if kind != Kind.BATCH:
+                    normalize(layer, n, number, y)
+            if kind == Kind.BATCH:
+                join_measured(layer, n, n * vectors, batch)
+                for v in range(vectors):
+                    normalize(layer, n, n * vectors + v, _output(head, i, n, v))
+        for v in range(vectors):
+            features = whole(head, Field.FEATURES) + 4 * (n * batch + LANES * v) * width
+            _from_lanes(_output(head, layers - 1, n, v), width, min(LANES, batch - LANES * v), rows, features)
 
 
 def backward(head: int) -> None:
     """Compute the gradients of weights and biases from that of the features of the last forward pass."""
     batch, layers = whole(head, Field.BATCH), whole(head, Field.LAYERS)
-    width, of_pixels = whole(head, Field.WIDTH), whole(head, Field.OF_PIXELS)
+    width, of_pixels, room = whole(head, Field.WIDTH), whole(head, Field.OF_PIXELS), whole(head, Field.ROOM)
     vectors = _up(batch) // LANES
     for n in range(whole(head, Field.CLIENTS)):
         for i in range(layers):
@@ -73,24 +90,32 @@ def backward(head: int) -> None:
             _clear(whole(layer, Part.SUMS), LANES * _weights(layer))
             _clear(whole(layer, Part.BIAS_SUMS), LANES * whole(layer, Part.OUTS))
             clear_gains(layer, n)
+        of_y, of_x = whole(head, Field.OUT), whole(head, Field.IN)
         for v in range(vectors):
-            number = n * vectors + v
-            of_y, of_x = whole(head, Field.OUT), whole(head, Field.IN)
             of_features = whole(head, Field.FEATURES) + _VECTOR * (n * width * vectors + v)
             for i in range(width):
                 for lane in range(LANES):
-                    put(of_y, LANES * i + lane, real(of_features + _VECTOR * i * vectors, lane))
-            for i in range(layers - 1, -1, -1):
-                layer = _layer(head, i)
-                if whole(layer, Part.NORM):
-                    of_normalized(layer, n, number, of_y, of_pixels)
+                    put(of_y + v * room, LANES * i + lane, real(of_features + _VECTOR * i * vectors, lane))
+        for i in range(layers - 1, -1, -1):
+            layer = _layer(head, i)
+            kind = whole(layer, Part.NORM)
+            if kind == Kind.BATCH:
+                for v in range(vectors):
+                    measure_gradient(layer, n, n * vectors + v, of_y + v * room)
+                join_of_measured(layer, n * vectors, batch)
+            for v in range(vectors):
+                number = n * vectors + v
+                if kind and kind != Kind.BATCH:
+                    measure_gradient(layer, n, number, of_y + v * room)
+                if kind:
+                    of_normalized(layer, n, number, of_y + v * room, of_pixels)
                 else:
-                    _unpool(layer, number, of_y, of_pixels)
+                    _unpool(layer, number, of_y + v * room, of_pixels)
                 _add_of_weights(layer, of_pixels, _input(head, i, number))
                 if i:
-                    _clear(of_x, LANES * _inputs(layer))
-                    _add_of_input(layer, of_pixels, of_x)
-                    of_y, of_x = of_x, of_y
+                    _clear(of_x + v * room, LANES * _inputs(layer))
+                    _add_of_input(layer, of_pixels, of_x + v * room)
+            of_y, of_x = of_x, of_y
         for i in range(layers):
             layer = _layer(head, i)
             weights, outs = _weights(layer), whole(layer, Part.OUTS)
@@ -108,6 +133,15 @@ def _input(head: int, i: int, number: int) -> int:
     """Address of the input of a layer, of the vector of samples with this number in the stack."""
     layer = _layer(head, i)
     return whole(layer, Part.X) + _VECTOR * number * (_inputs(layer) if i else _up(whole(head, Field.PIXELS)))
+
+
+@njit
+def _output(head: int, i: int, n: int, v: int) -> int:
+    """Address of the output of a layer for a client's vector of samples."""
+    vectors = _up(whole(head, Field.BATCH)) // LANES
+    if i + 1 < whole(head, Field.LAYERS):
+        return _input(head, i + 1, n * vectors + v)
+    return whole(head, Field.OUT) + v * whole(head, Field.ROOM)
 
 
 @njit

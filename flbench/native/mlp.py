@@ -2,8 +2,8 @@
 
 A client's activations lie with the samples of a batch side by side, a row for each neuron. Then neither pass needs a
 transposed copy of the weights, which stay as torch has them. Rows have room for whole registers; what is in them beyond
-the samples reaches no other number. Every sum is one chain in order, so the bits of a client depend on nothing but its
-own numbers (``products``).
+the samples reaches no other number. Every sum has one order, most are one chain, so the bits of a client depend on
+nothing but its own numbers (``products``).
 
 The functions read their arguments where ``mlp_layout`` says. They compute in single precision: constants are float32,
 because a Python number would make an expression double.
@@ -16,9 +16,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from flbench.native.convolution_layout import LANES
 from flbench.native.elementwise import exponential, logarithm
+from flbench.native.lanes import each, multiply_add, over_lanes, vector
 from flbench.native.mlp_layout import Field, Kind, Operation, Part
-from flbench.native.normalizations import factor_varies, norm_factor
+from flbench.native.normalizations import factor_varies, norm_factor, of_batch
 from flbench.native.products import product, transpose
 from flbench.native.vectors import WIDTH, byte, put, real, whole
 
@@ -195,10 +197,56 @@ def _sum_rows(head: int, rows: int, size: int, values: int, to: int, rate: np.fl
 
 
 @njit
+def _mean_product(left: int, right: int, size: int) -> np.float32:
+    """The mean over the samples of the products of two rows, as a tree; without a right one, of the left."""
+    sums, rest, one = each(_ZERO), size - size % LANES, each(_ONE)
+    for b in range(0, rest, LANES):
+        sums = multiply_add(vector(left + 4 * b), vector(right + 4 * b) if right else one, sums)
+    total = over_lanes(sums)
+    for b in range(rest, size):
+        total += real(left, b) * (real(right, b) if right else _ONE)
+    return total / _F(size)
+
+
+@njit
 def _normalize(at: int, n: int, memory: int, x: int, y: int, size: int, row: int) -> None:
     """Write a normalization's output, and keep what the backward pass needs."""
+    width, normalized = whole(at, Part.OUTPUTS), memory + whole(at, Part.NORMALIZED)
+    if whole(at, Part.KIND) == Kind.BATCH:
+        _standardize_neurons(at, n, x, normalized, size, row)
+    else:
+        _standardize_samples(at, n, x, normalized, size, row)
+    gains, shifts = whole(at, Part.WEIGHT), whole(at, Part.BIAS)
+    for i in range(width):
+        gain = real(gains, n * width + i) if gains else _ONE
+        shift = real(shifts, n * width + i) if shifts else _ZERO
+        for b in range(size):
+            value = real(normalized + 4 * i * row, b) * gain + shift
+            put(y + 4 * i * row, b, _ZERO if whole(at, Part.RELU) and value < _ZERO else value)
+
+
+@njit
+def _standardize_neurons(at: int, n: int, x: int, normalized: int, size: int, row: int) -> None:
+    """Write each neuron's output before gains, and its factor."""
+    width, number, momentum = whole(at, Part.OUTPUTS), real(whole(at, Part.NUMBER), n), whole(at, Part.MOMENTUM)
+    running, variances = whole(at, Part.RUNNING_MEAN), whole(at, Part.RUNNING_VAR)
+    for i in range(width):
+        values, out, own = x + 4 * i * row, normalized + 4 * i * row, 4 * (n * width + i)
+        mean = _mean_product(values, 0, size)
+        for b in range(size):
+            put(out, b, real(values, b) - mean)
+        square = _mean_product(out, out, size) * _F(size)
+        mean, factor = of_batch(mean, square, size, number, running + own, variances + own, momentum)
+        for b in range(size):
+            put(out, b, (real(values, b) - mean) * factor)
+        put(normalized + 4 * width * row, i, factor)
+
+
+@njit
+def _standardize_samples(at: int, n: int, x: int, normalized: int, size: int, row: int) -> None:
+    """Write each sample's output before gains, and the factors of its groups."""
     kind, width, groups = whole(at, Part.KIND), whole(at, Part.OUTPUTS), whole(at, Part.GROUPS)
-    number, normalized = real(whole(at, Part.NUMBER), n), memory + whole(at, Part.NORMALIZED)
+    number = real(whole(at, Part.NUMBER), n)
     factors, d = normalized + 4 * width * row, width // groups
     for group in range(groups):
         first, last, factor = group * d, (group + 1) * d, factors + 4 * group * row
@@ -225,13 +273,6 @@ def _normalize(at: int, n: int, memory: int, x: int, y: int, size: int, row: int
         for i in range(first, last):
             for b in range(size):
                 put(normalized + 4 * i * row, b, real(normalized + 4 * i * row, b) * real(factor, b))
-    gains, shifts = whole(at, Part.WEIGHT), whole(at, Part.BIAS)
-    for i in range(width):
-        gain = real(gains, n * width + i) if gains else _ONE
-        shift = real(shifts, n * width + i) if shifts else _ZERO
-        for b in range(size):
-            value = real(normalized + 4 * i * row, b) * gain + shift
-            put(y + 4 * i * row, b, _ZERO if whole(at, Part.RELU) and value < _ZERO else value)
 
 
 @njit
@@ -262,6 +303,13 @@ def _of_normalization(
             for b in range(size):
                 put(g + 4 * i * row, b, real(g + 4 * i * row, b) * real(normalized + 4 * i * row, b))
         _sum_rows(head, width, size, g, whole(at, Part.OF_WEIGHT) + 4 * n * width, rate)
+    if kind == Kind.BATCH:
+        for i in range(width):
+            values, y, factor_i = of_x + 4 * i * row, normalized + 4 * i * row, real(factors, i)
+            of_mean, of_y = _mean_product(values, 0, size), _mean_product(values, y, size)
+            for b in range(size):
+                put(values, b, (real(values, b) - of_mean - real(y, b) * of_y) * factor_i)
+        return
     mean, along = spare, spare + 4 * row
     for group in range(groups):
         first, last, factor = group * d, (group + 1) * d, factors + 4 * group * row

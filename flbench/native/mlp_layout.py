@@ -60,7 +60,10 @@ class Part(IntEnum):
     GROUPS = 9  #: of a normalization: groups of neurons of which each has statistics of its own
     CENTRED = 10  #: whether their mean is subtracted
     NUMBER = 11  #: address of each client's ``eps``, or factor
-    NORMALIZED = 12  #: bytes from a client's memory to the output before gains, then the factors (groups, ROW)
+    NORMALIZED = 12  #: bytes from a client's memory to the output before gains, then the factors (groups, ROW or 1)
+    RUNNING_MEAN = 13  #: address of the running statistics of the first client, of ``Kind.BATCH``
+    RUNNING_VAR = 14
+    MOMENTUM = 15  #: address of the number by which they move; 0: they normalize, as in evaluation
 
 
 class Kind(IntEnum):
@@ -71,3 +74,4 @@ class Kind(IntEnum):
     VARIANCE = 2  #: x / sqrt(mean(x^2) + eps), x centred or not
     LENGTH = 3  #: sqrt(d) x / max(||x||, eps)
     FACTOR = 4  #: x times a constant
+    BATCH = 5  #: as ``VARIANCE`` over the samples of a batch, too; each channel or neuron is a group

@@ -44,14 +44,14 @@ def test_the_committed_table_has_what_the_script_measures() -> None:
     ("setting", "executor"),
     [
         ("model=mlp", "native"),
-        ("model=mlp norm=bn", "stacked"),
+        ("model=mlp norm=dyt", "stacked"),
         ("dataset=fashion_mnist model=mlp precision=bf16", "stacked"),
-        ("dataset=fashion_mnist model=mlp model.widths=[200,200] norm=bn", "stacked"),
-        ("dataset=fashion_mnist model=mlp model.widths=[1024,1024] norm=bn batch_size=64", "loop-onednn"),
+        ("dataset=fashion_mnist model=mlp model.widths=[200,200] norm=dyt", "stacked"),
+        ("dataset=fashion_mnist model=mlp model.widths=[1024,1024] norm=dyt batch_size=64", "loop-onednn"),
         ("dataset=fashion_mnist model=mlp local_epochs=1 drop_last=false method=fedlc", "loop"),  # not stackable
-        ("dataset=fashion_mnist model=lenet norm=bn batch_size=64", "loop"),  # only products of less than 15 MFLOP
+        ("dataset=fashion_mnist model=lenet norm=dyt batch_size=64", "loop"),  # only products of less than 15 MFLOP
         ("dataset=cifar10 model=cnn", "native"),
-        ("dataset=cifar10 model=cnn norm=bn", "loop-onednn"),
+        ("dataset=cifar10 model=cnn norm=dyt", "loop-onednn"),
         ("dataset=cifar10 model=cnn batch_size=1", "stacked"),
         ("dataset=cifar10 model=resnet18 batch_size=1", "loop"),  # larger than all measured networks
         ("dataset=cifar10 model=cnn precision=bf16", "loop"),

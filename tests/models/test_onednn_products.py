@@ -18,7 +18,7 @@ from flbench.models.network import Forward, pure_forward
 from flbench.models.onednn_products import has_large_products, has_onednn, multiplied_by_onednn
 
 CNN = "dataset=cifar10 model=cnn clients=2 E=2 lr=0.1"
-LOOPED = f"{CNN} norm=bn"  # which no compiled functions train
+LOOPED = f"{CNN} norm=dyt"  # which no compiled functions train
 
 pytestmark = pytest.mark.skipif(not has_onednn(), reason="torch has no oneDNN here")
 
