@@ -62,7 +62,7 @@ def test_hints_name_the_installer(
 def test_the_extras_of_this_installation_have_packages() -> None:
     for extra in ("curvature", "hf", "pretrained", "tensorboard"):
         assert installation._requirements(extra), extra
-    assert "torch>=2.11" in installation._requirements("")
+    assert any(text.startswith("torch>=") for text in installation._requirements(""))
 
 
 def test_a_bundled_sweep_is_found_by_its_name_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
