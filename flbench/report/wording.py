@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from flbench.metric_specs import METRICS, Metric
 from flbench.report.cells import Cell
-from flbench.report.costs import Reached
+from flbench.report.measures import Speed
 from flbench.report.stats import Contrast, Difference, Summary, summarize
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, axis_label, place_label
@@ -100,9 +100,9 @@ def verdict_text(contrast: Contrast, layout: Layout) -> str:
     return contrast.verdict.replace("equivalent", within)
 
 
-def reached_text(reached: Reached) -> str:
-    """Return ``2/3 seeds``: how many reach the target."""
-    return f"{reached.n}/{reached.requested} seeds"
+def reached_text(speed: Speed) -> str:
+    """Return ``2/3 seeds``: how many reach the level."""
+    return f"{speed.n}/{speed.requested} seeds"
 
 
 def bytes_text(count: float) -> str:

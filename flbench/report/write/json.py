@@ -8,6 +8,7 @@ from flbench.messages import public_scalar, without_directories
 from flbench.report.board import Leaderboard
 from flbench.report.cells import Cell
 from flbench.report.dataframes import flatten
+from flbench.report.measures import is_flat
 from flbench.report.runs import NOT_COMPARED
 from flbench.report.stats import Contrast, Difference
 from flbench.report.summary import Overall
@@ -35,7 +36,10 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
         ],
         "overall": [_overall(found) for found in board.overall],
         "details": [
-            _details(cell) for section in sections for table in section.details for cell in table.cells.values()
+            _details(cell, table.margin)
+            for section in sections
+            for table in section.details
+            for cell in table.cells.values()
         ],
         "planned": [
             {
@@ -134,8 +138,8 @@ def _overall(found: Overall) -> dict[str, Any]:
     }
 
 
-def _details(cell: Cell) -> dict[str, Any]:
-    costs, reached = cell.costs, cell.costs.reached
+def _details(cell: Cell, margin: float) -> dict[str, Any]:
+    costs, speed = cell.costs, cell.speed
     return {
         "cell_id": cell.experiment.cell_id,
         "rounds": cell.rounds,
@@ -144,6 +148,7 @@ def _details(cell: Cell) -> dict[str, Any]:
         "at_edge": cell.at_edge,
         "per_doubling": cell.rise and {"mean": cell.rise.mean, "ci_half_width": cell.rise.half_width, "n": cell.rise.n},
         "rising": improves(cell.rise, cell.metric),
+        "plateau": is_flat(cell.rise, margin),
         "grid": cell.grid.fields(),
         "best": cell.is_best,
         "tied": cell.is_tied,
@@ -154,8 +159,7 @@ def _details(cell: Cell) -> dict[str, Any]:
         "acc_worst": costs.worst,
         "acc_sd": costs.spread,
         "recall": list(costs.recall),
-        "target": reached
-        and {"n": reached.n, "wished": reached.requested, "rounds": reached.rounds, "bytes": reached.bytes},
+        "speed": speed and speed.fields(),
     }
 
 
