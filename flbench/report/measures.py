@@ -141,7 +141,7 @@ def speed_of(cell: Cell, curves: Mapping[str, Sequence[Point]], level: Level | N
     """
     ended = [run for run in cell.runs if run.result is not None and run.state in ("done", "diverged")]
     done = [run for run in ended if run.state == "done"]
-    if level is None or not done or not all(run.has_curve for run in done):
+    if level is None or not done or not all(run.has_curve and curves[run.run_id] for run in done):
         return None
     first = {run.experiment.seed: first_at(curves[run.run_id], cell.metric, level.value) for run in ended}
     by_seed = {seed: math.inf if point is None else float(point.round) for seed, point in first.items()}

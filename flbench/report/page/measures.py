@@ -37,9 +37,7 @@ def measure_blocks(section: Section, table: Table) -> list[Block]:
     if not levels and all(cell.rise is None or cell.rise.half_width is None for _, cell in cells):
         return []
     metric, margin = METRICS[table.metric], section.layout.tie_margin
-    texts = [
-        f"Plateau: the slope is within {margin_text(margin, metric)} per doubling of rounds, by its interval over seeds."
-    ]
+    texts = [f"Plateau: the slope is within {margin_text(margin, metric)} per doubling of rounds, by its interval."]
     columns: dict[str, Callable[[Cell], Entry]] = {"how far": lambda cell: _far(cell, margin)}
     if levels:
         listed = "; ".join(

@@ -35,7 +35,7 @@ def reading(board: Leaderboard) -> Iterator[Block]:
         "undecided: the table of differences tells which. p-values there are corrected for the different cells of the "
         "column (Holm) and exploratory; planned comparisons have a table of their own.",
         f"**But**, behind the verdict of a planned comparison, names the checks that it does not pass. *Rising*: the "
-        f"slope of the last {TAIL} evaluations of a cell on either side is above 0, by the interval over seeds; "
+        "slope over the second half of the rounds of a cell on either side is above 0, by the interval over seeds; "
         "*difference rising*, *falling*: that of the difference is not 0. *Within the grid*: a setting between those "
         "that were tried may make up for the difference, or exceed the margin of an equivalence; *edge of the grid*, "
         "*not tuned*: there is no such bound. *Depends on the window*: the verdict is another one by the last "
