@@ -233,7 +233,7 @@ class Range:
         rates = [cell.experiment.lr for cell in self.cells]
         found = {}
         for seed in sorted(seeds):
-            _, first, last = _unbroken([sign * cell.by_seed.get(seed, -sign * math.inf) for cell in self.cells])
+            _, first, last = unbroken([sign * cell.by_seed.get(seed, -sign * math.inf) for cell in self.cells])
             found[seed] = math.log10(rates[last] / rates[first])
         return found
 
@@ -256,7 +256,7 @@ def _range(cells: Sequence[Cell], row: tuple[Tick, ...], column: str) -> Range:
     cells = sorted(cells, key=lambda cell: cell.experiment.lr)
     sign = _sign(cells[0])
     means = [sign * cell.summary.mean if cell.complete and cell.summary else -math.inf for cell in cells]
-    best, first, last = _unbroken(means)
+    best, first, last = unbroken(means)
     runs = [run for cell in cells for run in cell.runs if run.result is not None]
     summary = cells[best].summary
     return Range(
@@ -278,7 +278,7 @@ def _sign(cell: Cell) -> int:
     return -1 if METRICS[cell.metric].lower_is_better else 1
 
 
-def _unbroken(values: Sequence[float]) -> tuple[int, int, int]:
+def unbroken(values: Sequence[float]) -> tuple[int, int, int]:
     """Return the place of the best of some values, the largest, and the ends of the range around it that works."""
     best = values.index(max(values))
     good = [math.isfinite(value) and round(values[best] - value, 9) <= WITHIN for value in values]
