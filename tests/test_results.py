@@ -73,7 +73,7 @@ def test_committed_results_can_be_read(name: str) -> None:
 
 def test_the_first_page_is_short() -> None:
     text = (ROOT / "leaderboard.md").read_text()
-    assert len(text.encode()) <= 25_000 and text.count("\n") <= 175
+    assert len(text.encode()) <= 22_000 and text.count("\n") <= 175
     assert 1 <= text.count("\n![") <= 3
 
 

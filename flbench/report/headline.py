@@ -211,7 +211,7 @@ def in_order(
 def _better(column: Column, baseline: Cell | None) -> set[Position]:
     """Return the cells of a column that are shown to be better than its baseline.
 
-    By the planned comparison where there is one of these two cells alone, else by the exploratory test.
+    By the planned comparison and its checks where there is one of these two cells alone, else by the exploratory test.
     """
     found = {cell.at: cell.to_baseline for cell in column.cells}
     alone = [one for one in column.section.planned if one.cells == 1 and not one.between and one.column == column.name]
@@ -221,7 +221,7 @@ def _better(column: Column, baseline: Cell | None) -> set[Position]:
         if baseline and is_other(baseline.experiment):
             is_baseline = column.section.layout.is_baseline_but_for(one.pair.field)
             meant = (cell for cell in column.cells if has_value(cell.experiment) and is_baseline(cell.experiment))
-            found |= {cell.at: one.contrast for cell in meant}
+            found |= {cell.at: None if one.doubts else one.contrast for cell in meant}
     is_lower_better = METRICS[column.table.metric].lower_is_better
     return {
         at

@@ -26,7 +26,7 @@ from flbench.report.cells import Cell, Unit, rows_of, tick_of
 from flbench.report.stats import Contrast, Difference, corrected, paired
 from flbench.report.tables import Axes, kind_name
 from flbench.report.ticks import Tick, place_label
-from flbench.report.trust import WINDOWS, Checks, Curve, any_rises, over_last, slopes, varies_partition
+from flbench.report.trust import WINDOWS, Checks, Curve, Doubt, any_rises, over_last, slopes, varies_partition
 from flbench.report.tuning import OfKind
 from flbench.sweeps.layout import Layout, Pair
 from flbench.sweeps.match import Condition, all_of
@@ -62,7 +62,27 @@ class Planned:
     cells: int  # differences of cells that are averaged
     missing: int  # those left out, because a cell has no value for some seed
     checks: Checks  # what may refute it
-    doubts: tuple[str, ...]  # the checks that it does not pass, in words
+    doubts: tuple[Doubt, ...]  # the checks that it does not pass
+
+    @property
+    def is_different(self) -> bool:
+        """Whether a difference is shown: by the test, and it passes the checks."""
+        return self.contrast.is_different and not self.doubts
+
+    @property
+    def is_equivalent(self) -> bool:
+        """Whether it is shown that the difference is within the margin."""
+        return self.contrast.is_equivalent and not self.doubts
+
+    @property
+    def but(self) -> tuple[str, ...]:
+        """What keeps its verdict from being shown, as in ``within the grid``; empty where there is nothing to show."""
+        return () if self.contrast.verdict == "open" else tuple(doubt.why for doubt in self.doubts)
+
+    @property
+    def but_briefly(self) -> tuple[str, ...]:
+        """The same by the names of the checks, as in ``coarse``."""
+        return () if self.contrast.verdict == "open" else tuple(dict.fromkeys(doubt.brief for doubt in self.doubts))
 
     @property
     def column(self) -> str:

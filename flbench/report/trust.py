@@ -6,7 +6,7 @@ Each check has three answers: it passes, it fails, or the runs cannot tell. Only
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,12 @@ class Grid:
         """Whether there was a choice."""
         return self.settings > 1
 
+    def is_coarse(self, margin: float) -> bool | None:
+        """Return whether a setting that was not tried may be better by more than the margin; None where not known."""
+        if not self.is_tuned or self.at_edge:
+            return True
+        return None if self.cost is None else self.cost > margin
+
     def fields(self) -> dict[str, Any]:
         """Return it as plain data."""
         return {"settings": self.settings, "at_edge": self.at_edge, "cost": self.cost}
@@ -157,6 +163,20 @@ def grid_cost(places: Sequence[float], means: Sequence[float | None], chosen: in
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """A check that a comparison does not pass."""
+
+    check: str  # its name: rising, coarse, window or collapse
+    why: str
+    known: bool = True  # whether the runs decide it
+
+    @property
+    def brief(self) -> str:
+        """``coarse``, or ``coarse not known``."""
+        return self.check if self.known else f"{self.check} not known"
+
+
+@dataclass(frozen=True)
 class Checks:
     """What may refute a planned comparison.
 
@@ -205,41 +225,45 @@ class Checks:
             "seeds_vary_partition": self.varied,
         }
 
-    def doubts(self, contrast: Contrast, metric: str, margin: float) -> tuple[str, ...]:
-        """Return the checks that a comparison does not pass, in words; empty for one that passes all."""
-        moved = {1: "difference rising", -1: "difference falling"}
-        improving = "falling" if METRICS[metric].lower_is_better else "rising"
+    def doubts(self, contrast: Contrast, metric: str, margin: float) -> tuple[Doubt, ...]:
+        """Return the checks that a comparison does not pass; empty for one that passes all."""
         found = [
-            improving if self.rising else "",
-            moved.get(self.moves or 0, ""),
-            "" if self.rising or None not in (self.rising, self.moves) else "slope not known",
+            *self._slope_doubts(metric),
             self._grid_doubt(contrast, metric, margin),
             self._window_doubt(),
-            "seeds collapsed" if any(self.collapsed) else "",
+            Doubt("collapse", "seeds collapsed") if any(self.collapsed) else None,
         ]
         return tuple(filter(None, found))
 
-    def _grid_doubt(self, contrast: Contrast, metric: str, margin: float) -> str:
+    def _slope_doubts(self, metric: str) -> Iterator[Doubt]:
+        if self.rising:
+            yield Doubt("rising", "falling" if METRICS[metric].lower_is_better else "rising")
+        if self.moves:
+            yield Doubt("rising", "difference rising" if self.moves > 0 else "difference falling")
+        if not self.rising and None in (self.rising, self.moves):
+            yield Doubt("rising", "slope not known", known=False)
+
+    def _grid_doubt(self, contrast: Contrast, metric: str, margin: float) -> Doubt | None:
         every = [grid for side in self.grids for grid in side]
         if not all(grid.is_tuned for grid in every):
-            return "not tuned"
+            return Doubt("coarse", "not tuned")
         if any(grid.at_edge for grid in every):
-            return "edge of the grid"
+            return Doubt("coarse", "edge of the grid")
         first, second = self.costs()
         if first is None or second is None:
-            return "grid not known"
+            return Doubt("coarse", "grid not known", known=False)
         gain, width = contrast.difference.mean, contrast.difference.half_width or 0.0
         # The side that is behind may have a better setting between those that were tried.
         behind = second if (gain > 0) != METRICS[metric].lower_is_better else first
         is_hidden = contrast.is_different and abs(gain) - width <= behind
         is_beyond = contrast.is_equivalent and abs(gain) + max(first, second) >= margin
-        return "within the grid" if is_hidden or is_beyond else ""
+        return Doubt("coarse", "within the grid") if is_hidden or is_beyond else None
 
-    def _window_doubt(self) -> str:
+    def _window_doubt(self) -> Doubt | None:
         known = {verdict for verdict in self.windows if verdict is not None}
         if len(known) > 1:
-            return "depends on the window"
-        return "window not known" if None in self.windows else ""
+            return Doubt("window", "depends on the window")
+        return Doubt("window", "window not known", known=False) if None in self.windows else None
 
 
 def _total(grids: Sequence[Grid], pairs: int) -> float | None:

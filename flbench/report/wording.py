@@ -82,9 +82,9 @@ def margins_text(layouts: Iterable[Layout]) -> str:
     return " or ".join(dict.fromkeys(margin_text(one.tie_margin, METRICS[one.metric]) for one in layouts))
 
 
-def checked_text(verdict: str, doubts: Sequence[str]) -> str:
+def checked_text(verdict: str, but: Sequence[str]) -> str:
     """Return a verdict with the checks that it does not pass: ``more, but rising, within the grid``."""
-    return f"{verdict}, but {', '.join(doubts)}" if doubts and verdict != "open" else verdict
+    return f"{verdict}, but {', '.join(but)}" if but else verdict
 
 
 def slope_text(rise: Summary | None, metric: str) -> str:

@@ -302,11 +302,11 @@ def gains(sweep: str, against: str, method: str = "", column: Place | None = Non
     return [one for one in some if column in (None, one.column)]
 
 
-def planned_rows(at: At) -> dict[Row, str]:
-    """Return the verdicts on the planned comparisons of a row with the baseline."""
+def planned_rows(at: At) -> dict[Row, Comparison]:
+    """Return the planned comparison of each row with the baseline."""
     baseline = dict(zip(ROW, BASELINE, strict=True))
     return {
-        (row["method"], row["norm"], row["head"]): one.verdict
+        (row["method"], row["norm"], row["head"]): one
         for one in comparisons(at.sweep)
         if one.column == at.place and one.against == baseline[one.field]
         for row in [baseline | {one.field: one.value}]
@@ -316,8 +316,8 @@ def planned_rows(at: At) -> dict[Row, str]:
 def better(at: At) -> set[Row]:
     """Return the rows that are shown to be better than the baseline in a column.
 
-    By the planned comparison of these two cells where there is one, else by a paired t-test with Holm's correction over
-    the other rows of the column.
+    By the planned comparison of these two cells and its checks where there is one, else by a paired t-test with Holm's
+    correction over the other rows of the column.
     """
     by_seed = at.runs.set_index([*ROW, "seed"]).value.unstack("seed")
     over = by_seed.drop(BASELINE) - by_seed.xs(BASELINE)
@@ -325,8 +325,8 @@ def better(at: At) -> set[Row]:
         return set()
     p = holm(pd.Series(stats.ttest_1samp(over, 0, axis=1).pvalue, over.index))
     shown = (p < LEVEL) & (over.mean(axis=1) > 0)
-    for row, verdict in planned_rows(at).items():
-        shown[row] = verdict.startswith("more")
+    for row, one in planned_rows(at).items():
+        shown[row] = one.verdict.startswith("more") and not one.doubts
     return set(shown.index[shown])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 import pandas as pd
 
@@ -35,6 +35,9 @@ COLUMNS = {
     "fashion_mnist, mlp (skew_fashion_mnist)<br>classes:1": At("skew_fashion_mnist", ("classes:1",)),
 }
 
+#: The classes of each of these data sets.
+CLASSES = 10
+
 #: Most rows of the table of values.
 MOST_ROWS = 12
 
@@ -50,6 +53,21 @@ PLANNED = {
 
 #: The order of verdicts in a summary.
 VERDICTS = ["more", "more and equivalent", "less", "less and equivalent", "equivalent", "open"]
+
+#: The names of the checks that comparisons do not pass, as the page has them, by the reasons of the details.
+CHECKS = {
+    "rising": "rising",
+    "difference rising": "rising",
+    "difference falling": "rising",
+    "slope not known": "rising not known",
+    "within the grid": "coarse",
+    "edge of the grid": "coarse",
+    "not tuned": "coarse",
+    "grid not known": "coarse not known",
+    "depends on the window": "window",
+    "window not known": "window not known",
+    "seeds collapsed": "collapse",
+}
 
 
 def tables() -> list[list[list[str]]]:
@@ -72,10 +90,8 @@ def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]
     rows = [[first, *columns, *([f"all {len(every)} columns"] if has_summary else [])]]
     for title in dict.fromkeys(one.title for one in some):
         by_column = {one.head: one for one in some if one.title == title}
-        counts = Counter(_verdict(one) for one in by_column.values())
-        doubted = Counter(_verdict(one) for one in by_column.values() if one.doubts)
-        passing = {of: f" ({counts[of] - doubted[of]} pass)" if doubted[of] else "" for of in counts}
-        summary = ", ".join(f"{of} in {counts[of]}{passing[of]}" for of in VERDICTS if counts[of])
+        counts = Counter("fails a check" if one.doubts else _verdict(one) for one in by_column.values())
+        summary = ", ".join(f"{of} in {counts[of]}" for of in [*VERDICTS, "fails a check"] if counts[of])
         entries = [_gain(by_column[column]) for column in columns]
         rows.append([title, *entries, *([summary] if has_summary else [])])
     return rows
@@ -84,7 +100,7 @@ def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]
 def _gain(one: Comparison) -> str:
     number = f"{one.mean:+.2f} ± {one.half_width:.2f}"
     last = f"<br><sub>last {one.last[0]:+.2f} ± {one.last[1]:.2f}</sub>" if one.last else ""
-    but = f", but {', '.join(one.doubts)}" if one.doubts else ""
+    but = f", but {', '.join(dict.fromkeys(CHECKS[doubt] for doubt in one.doubts))}" if one.doubts else ""
     bold = one.is_shown and not one.doubts
     return f"{f'**{number}**' if bold else number}<br><sub>{_verdict(one)}{but}</sub>{last}"
 
@@ -136,6 +152,7 @@ def sentences() -> list[str]:
         "Holm's correction over the comparisons",
         published.summary(),
         f"Mean ± half-width of its {percent} interval, over seeds and test images",
+        *_partitions(),
         *_settings(),
         *_captions(percent),
     ]
@@ -202,6 +219,15 @@ def _settings() -> list[str]:
     ]
 
 
+def _partitions() -> Iterator[str]:
+    """Yield in which partitions all seeds have the same data: each client has a class, and each class a client."""
+    for sweep in PLANNED:
+        of = federated(sweep)
+        is_same = (of.partition == "classes:1") & (of.clients == CLASSES)
+        if is_same.any() and not is_same.all():
+            yield f"all seeds have the same partition in {', '.join(of[is_same].partition.unique())}:"
+
+
 def _listed(sweep: str, *names: str) -> str:
     """Return ``batch_size 32, E 1``, settings that all runs of a sweep share."""
     return ", ".join(f"{name} {only(sweep, name)}" for name in names)
@@ -211,8 +237,8 @@ def _captions(percent: str) -> list[str]:
     """Return the parts of the figures' captions that contain a number."""
     model = only("one_class_digits", "model")
     marks = (
-        f"paired by seed, with {percent} intervals; filled: the corrected test shows a difference, hollow: it does "
-        f"not; grey: {WITHIN.removeprefix('equivalent ')}"
+        f"paired by seed, with {percent} intervals; filled: the corrected test shows a difference that passes the "
+        f"checks, hollow: not; grey: {WITHIN.removeprefix('equivalent ')}"
     )
     return [
         f"Planned comparisons against none and scale, {marks}",

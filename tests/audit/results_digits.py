@@ -179,7 +179,7 @@ def where_fashion_mnist_gains() -> Iterator[str]:
 def skew_after_twice_as_many_rounds() -> Iterator[str]:
     added = {one.value: one for one in comparisons("skew_fashion_mnist") if one.between}
     assert {added["fn"].verdict, added["ln"].verdict} == {"more"} and added["scale"].verdict == "open"
-    assert SEARCHED["skew_fashion_mnist"] == 2 * SEARCHED["phase_diagram"]
+    assert SEARCHED["skew_fashion_mnist"].steps == 2 * SEARCHED["phase_diagram"].steps
     yield f"with ten steps by {added['fn'].text} points of feature and {added['ln'].text} of layer normalization"
     yield f"That of the constant, {added['scale'].text}, is open there."
 
@@ -433,7 +433,7 @@ def fedyogi_takes_one_step() -> Iterator[str]:
         for steps, one in zip((1, 2), judge([of[steps] - of[10] for steps in (1, 2)]), strict=True):
             numbers, verdict, *_ = found[f"E {steps} against 10", "accuracy"].split("<br>")
             assert pages.numbers(numbers) == pages.rounded(one.mean, one.half_width)
-            assert one.verdict == WITHIN and verdict == f"<sub>{WITHIN}</sub>"
+            assert one.verdict == WITHIN and verdict.startswith(f"<sub>{WITHIN}, but ") and "not tuned" in verdict
             texts.append(numbers.removeprefix("+"))
         best = value(at, "none", "fedyogi")
         assert 100 * of[10].mean() == pytest.approx(best["mean"], abs=0.1)
@@ -442,7 +442,8 @@ def fedyogi_takes_one_step() -> Iterator[str]:
     yield (f"it is after 100 rounds at {listed(means)} % (last {listed(last)}) with ten local steps a round")
     yield (
         f"one step differs from ten by {texts[0]} points on digits and {texts[2]} on Fashion-MNIST, two steps by "
-        f"{texts[1]} and {texts[3]}; all four are shown to be equivalent within a point."
+        f"{texts[1]} and {texts[3]}; by the tests all four are equivalent within a point, at the rates that were "
+        "chosen for ten steps."
     )
 
 

@@ -7,6 +7,7 @@ code. The rules are those of ``docs/statistics.md``, written down a second time.
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,13 +61,22 @@ WITH_TAIL = {
     *("scale_or_geometry", "fedyogi_steps", "sharpening", "cifar10_tuned", "cifar10_one_step", "cifar10_full_length"),
 }
 
-#: Files of sweeps with successive halving, and the local steps of whole runs; runs of fewer steps were dropped.
+
+class Search(NamedTuple):
+    """Successive halving: the local steps of whole runs, and the share of learning rates that goes on after a share."""
+
+    steps: int
+    rung: float = 0.4
+    kept: Fraction = Fraction(4, 25)
+
+
+#: The searches of sweep files with their last rungs.
 SEARCHED = {
-    "skew_fashion_mnist": 2000,
-    "fashion_mnist_lenet": 10000,
-    "phase_diagram": 1000,
-    "scale_or_geometry": 1000,
-    "cifar10_tuned": 1000,
+    "skew_fashion_mnist": Search(2000),
+    "fashion_mnist_lenet": Search(10000, 0.1, Fraction(2, 7)),
+    "phase_diagram": Search(1000),
+    "scale_or_geometry": Search(1000),
+    "cifar10_tuned": Search(1000, 0.2, Fraction(1, 4)),
 }
 
 #: Fields of an experiment that are copied as they are.
@@ -97,13 +107,31 @@ def runs(sweep: str) -> pd.DataFrame:
 
     Of a run that a search extended, the longest one.
     """
-    frame = exported(sweep_of(sweep).file)
+    file = sweep_of(sweep).file
+    frame = exported(file)
     found = pd.DataFrame([_place(experiment) for experiment in frame.experiment])
     names = {name: [one[name] for one in frame.result] for name in ("run_id", "status")}
     found = found.assign(**names, trained=[one["rounds"] for one in frame.result], lines=frame.metrics.to_numpy())
-    found = found.sort_values("trained", kind="stable").groupby("run_id").tail(1).sort_index()
+    longest = found.sort_values("trained", kind="stable").groupby("run_id").tail(1).sort_index()
+    found = longest.assign(kept=_kept(found, longest, SEARCHED[file]) if file in SEARCHED else True)
     where = sweep_of(sweep).where
     return (found.query(where) if where else found).reset_index(drop=True)
+
+
+def _kept(found: pd.DataFrame, longest: pd.DataFrame, search: Search) -> pd.Series[bool]:
+    """Return whether a search trained each run to the end; a few that it dropped are whole by another sweep."""
+    found = found.assign(
+        race=found[[*COMPONENTS, "E"]].astype(str).agg(" ".join, axis=1), steps=found.trained * found.E
+    )
+    whole = found[(found.steps >= search.steps) & (found.status == "done")].run_id
+    rung = found[found.run_id.isin(whole) & (found.steps == search.rung * search.steps)]
+    held_out = rung.assign(held_out=[json.loads(lines[-1])["val_acc"] for lines in rung.lines])
+    of_rate = held_out.groupby(["race", "lr"]).held_out.agg(["count", "mean"]).round(9)
+    # Rates that lost fewer seeds are better; an accuracy is less than a seed.
+    ranks = of_rate.sum(axis=1).groupby("race").rank(method="min", ascending=False)
+    most = np.ceil(found.groupby("race").lr.nunique() * float(search.kept)).rename("most")
+    kept = ranks.rename("rank").reset_index().merge(most.reset_index()).query("rank <= most")
+    return longest.run_id.isin(held_out.merge(kept[["race", "lr"]]).run_id)
 
 
 def _place(experiment: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +156,7 @@ def federated(sweep: str, rounds: int | None = None) -> pd.DataFrame:
     of = (recorded(sweep) if rounds else runs(sweep)).query("kind == 'federated'").reset_index(drop=True)
     numbers = []
     for run in of.itertuples():
-        is_whole = run.status == "done" and run.trained * run.E >= SEARCHED.get(file, 0)
+        is_whole = run.status == "done" and run.kept
         end, tail = rounds or (run.trained if is_whole else 0), TAIL if file in WITH_TAIL else 1
         records = run.records if rounds else map(json.loads, run.lines[-tail:])
         known = [one for one in records if 0 < one["round"] <= end][-tail:]

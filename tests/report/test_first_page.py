@@ -15,6 +15,7 @@ from flbench.report.board import Leaderboard, Picture
 from flbench.report.headline import MOST_ROWS, headline
 from flbench.report.output import written
 from flbench.report.page.first import MOST_FIGURES, pictures_of_first
+from flbench.report.trust import Doubt
 from flbench.sweeps.layout import Pair, conditions
 from tests.report.stores import board_of, markdown_of, pair, run_of
 
@@ -78,11 +79,14 @@ def test_a_planned_comparison_of_the_two_cells_decides() -> None:
     """Alone its test has more power than one with the correction for all rows of the column."""
     (section,) = board(("classes:1",), contrasts=pairs("ln")).sections
     (planned,) = section.planned
-    refuted = dataclasses.replace(planned, contrast=dataclasses.replace(planned.contrast, p=0.5), cells=1)
-    found = headline([dataclasses.replace(section, planned=(refuted,))])
-    assert found is not None
-    better = {" ".join(at.label for at in row.row): row.better[0] for row in found.rows}
-    assert better["fedavg ln"] is False and any(better.values())
+    passing = dataclasses.replace(planned, cells=1, doubts=())
+    refuted = dataclasses.replace(passing, contrast=dataclasses.replace(planned.contrast, p=0.5))
+    doubted = dataclasses.replace(passing, doubts=(Doubt("rising", "rising"),))
+    for one, is_bold in ((passing, True), (refuted, False), (doubted, False)):
+        found = headline([dataclasses.replace(section, planned=(one,))])
+        assert found is not None
+        better = {" ".join(at.label for at in row.row): row.better[0] for row in found.rows}
+        assert better["fedavg ln"] is is_bold and any(better.values())
 
 
 def test_a_component_with_other_settings_is_another_row() -> None:
@@ -92,7 +96,9 @@ def test_a_component_with_other_settings_is_another_row() -> None:
     for (norm, gain), seed in product(gains.items(), range(5)):
         value = {"name": "scale", "factor": 3} if "=" in norm else norm
         runs.append(run_of(0.6 + gain + 0.01 * ((7 * seed + 3 * len(norm)) % 5), norm=value, seed=seed))
-    found = headline(board_of(runs, contrasts=pairs("scale")).sections)
+    (section,) = board_of(runs, contrasts=pairs("scale")).sections
+    passing = tuple(dataclasses.replace(one, doubts=()) for one in section.planned)
+    found = headline([dataclasses.replace(section, planned=passing)])
     assert found is not None
     better = {row.row[-1].label: row.better[0] for row in found.rows}
     assert list(better) == ["none", "scale", "ln", "scale(factor=3)"]
@@ -148,7 +154,7 @@ def test_the_table_of_planned_comparisons_counts_verdicts_beside_the_columns() -
     text = markdown_of(board(contrasts=pairs("ln"), headline=(conditions(['partition="classes:1"']),)))
     assert "| comparison | classes:1 | all 2 columns |" in text
     assert re.search(
-        r"^\| ln against none \| \+10\.00 ± .*more, but .* \| more in 1 \(0 pass\), open in 1 \|$", text, re.MULTILINE
+        r"^\| ln against none \| \+10\.00 ± .*more, but .* \| open in 1, fails a check in 1 \|$", text, re.MULTILINE
     )
     assert "| comparison | iid | classes:1 |" in markdown_of(board(contrasts=pairs("ln")))
 

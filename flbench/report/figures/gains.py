@@ -158,8 +158,8 @@ def _legend_text(section: Section) -> str:
     metric, margin = METRICS[section.layout.metric], section.layout.tie_margin
     within = f"; grey: within {margin_text(margin, metric)}" if margin else ""
     return (
-        "paired by seed, with 95 % intervals; filled: the corrected test shows a difference, hollow: it does not"
-        f"{within}, ≈: shown to be so."
+        "paired by seed, with 95 % intervals; filled: the corrected test shows a difference that passes the checks, "
+        f"hollow: not{within}, ≈: shown to be so."
     )
 
 
@@ -185,10 +185,10 @@ def _draw_panel(panel: Axes, section: Section, group: Sequence[Planned], styles:
 def _draw_gain(panel: Axes, one: Planned, y: float, scale: int, style: LineStyle) -> None:
     found, color = one.contrast.difference, style["color"]
     width = scale * (found.half_width or 0.0)
-    face = color if one.contrast.is_different else "#FFFFFF"
+    face = color if one.is_different else "#FFFFFF"
     panel.plot([scale * found.mean - width, scale * found.mean + width], [y, y], color=color, linewidth=1.2)
     panel.plot(scale * found.mean, y, marker=style["marker"], markersize=4.5, color=color, markerfacecolor=face)
-    if one.contrast.is_equivalent:
+    if one.is_equivalent:
         panel.annotate(
             "≈", (scale * found.mean + width, y), (3, 0), textcoords="offset points", va="center", fontsize=7
         )

@@ -216,7 +216,7 @@ def _draw_phase(section: Section, some: Sequence[Planned]) -> Drawing:
     for panel, value in zip(axes, values, strict=True):
         for one in (one for one in some if one.value == value):
             y, x = rows.index(one.place.ticks[0]), columns.index(one.place.ticks[1])
-            gain, is_shown = scale * one.contrast.difference.mean, one.contrast.is_different
+            gain, is_shown = scale * one.contrast.difference.mean, one.is_different
             colors.draw(panel, (x, y), gain, f"{gain:+z.1f}{'*' if is_shown else ''}", size=7.5, bold=is_shown)
         _frame(panel, [at.label for at in columns], [at.label for at in rows])
         panel.set_title(no_math(f"{spelled(value)} against {spelled(against)}"))
@@ -228,6 +228,6 @@ def _draw_phase(section: Section, some: Sequence[Planned]) -> Drawing:
     set_title(figure, f"{section.title}: gain against {against}")
     caption = (
         f"{section.title}: gain in {metric.title}{unit} against {against}, paired by seed; bold with *: shown, by a "
-        f"t-test with Holm's correction over the {len(section.planned)} planned comparisons."
+        f"t-test with Holm's correction over the {len(section.planned)} planned comparisons and the checks."
     )
     return Drawing(file_name("phase", section.title, f"against {against}"), caption, figure, section.place)

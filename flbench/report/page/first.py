@@ -125,9 +125,9 @@ def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str
             "by seed, on these test images, ± half-width of the 95 % interval over seeds"
             f"{last_note(every)}; *a minus b*: the difference with a minus that with b. More, less, equivalent "
             f"(within {margins}): shown at {100 * LEVEL:g} % by t-tests with Holm's correction over the comparisons of "
-            "the section; open: neither. **But**: what the comparison does not pass of the checks against rising "
-            "curves, coarse grids of settings, the choice of evaluations and collapsed seeds; bold: it passes all. "
-            f"[Names and checks]({links['how-to-read-this']})."
+            "the section; open: neither. **But**: the checks that it fails (rising curves; coarse: an untried setting "
+            "may make up for it; window: it depends on which evaluations count; collapse of seeds). Bold: it passes "
+            f"all four. [Names and checks]({links['how-to-read-this']})."
         )
     for i, answer in enumerate(planned):
         yield from _planned(answer, links, continues=i > 0 and planned[i - 1].section is answer.section)
@@ -165,25 +165,24 @@ def _gain(section: Section, one: Planned) -> Entry:
     return Entry(
         text,
         (_verdict(section, one), *last_text(one.last, section.layout.metric)),
-        bold=one.contrast.is_different and not one.doubts,
+        bold=one.is_different,
         order=one.contrast.difference.mean,
     )
 
 
 def _counts(section: Section, some: Sequence[Planned]) -> str:
-    """Return ``more in 5, open in 3``."""
-    parts = []
-    for verdict in ORDER:
-        if same := [one for one in some if one.contrast.verdict == verdict]:
-            doubted = sum(bool(one.doubts) for one in same) if verdict != "open" else 0
-            text = f"{_plain_verdict(section, same[0].contrast)} in {len(same)}"
-            parts.append(text + (f" ({len(same) - doubted} pass)" if doubted else ""))
-    return ", ".join(parts)
+    """Return ``more in 5, open in 3, fails a check in 2``."""
+    of_verdict = {
+        verdict: [one for one in some if one.contrast.verdict == verdict and not one.but] for verdict in ORDER
+    }
+    counts = {_plain_verdict(section, same[0].contrast): len(same) for same in of_verdict.values() if same}
+    counts |= {"fails a check": sum(bool(one.but) for one in some)}
+    return ", ".join(f"{text} in {count}" for text, count in counts.items() if count)
 
 
 def _verdict(section: Section, one: Planned) -> str:
     """Return the verdict, and the checks that it does not pass."""
-    return checked_text(_plain_verdict(section, one.contrast), one.doubts)
+    return checked_text(_plain_verdict(section, one.contrast), one.but_briefly)
 
 
 def _plain_verdict(section: Section, contrast: Contrast) -> str:
@@ -194,15 +193,15 @@ def _plain_verdict(section: Section, contrast: Contrast) -> str:
 
 
 def _partitions_text(some: Sequence[Planned]) -> str:
-    """Return in which columns seeds vary the partition."""
-    columns: dict[bool, list[str]] = {True: [], False: []}
+    """Return in which columns seeds vary the partition: by its name, where it is on an axis of theirs."""
+    names: dict[bool | None, dict[str, None]] = {True: {}, False: {}, None: {}}
     for one in some:
-        if one.checks.varied is not None and one.column not in columns[one.checks.varied]:
-            columns[one.checks.varied].append(one.column)
-    if not columns[False]:
-        return "; each seed draws its own partition" if columns[True] else ""
-    where = f" in {'; '.join(map(literal, columns[False]))}" if columns[True] else ""
-    return f"; all seeds have the same partition, up to the names of clients{where}"
+        at = dict(zip(one.place.axes, one.place.ticks, strict=True))
+        names[one.checks.varied][at["partition"].label if "partition" in at else one.column] = None
+    if not names[False]:
+        return "; each seed draws its own partition" if names[True] else ""
+    where = f" in {', '.join(map(literal, names[False]))}" if names[True] else ""
+    return f"; all seeds have the same partition{where}"
 
 
 def _claim_texts(board: Leaderboard, claims: Sequence[tuple[str, Claim]]) -> Iterator[str]:
@@ -278,8 +277,8 @@ def _what(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> str:
     if found.baseline is not None:
         texts.append(
             "**Bold**: shown to be better than the first row of the column, on these test images (by the planned "
-            "comparison, where it is one of these two cells; else by a paired t-test with Holm's correction over the "
-            "column)."
+            "comparison and its checks, where it is one of these two cells; else by a paired t-test with Holm's "
+            "correction over the column, without checks)."
         )
     texts.append(f"[How to read this]({links['how-to-read-this']}).")
     return " ".join(texts)

@@ -21,7 +21,17 @@ from flbench.report.planned import Planned
 from flbench.report.stats import CONFIDENCE, LEVEL
 from flbench.report.tables import kind_name
 from flbench.report.ticks import Tick, axis_names
-from flbench.report.wording import NONE, TIED, code_text, column_head, contrast_text, gap_text, margin_text, mean_text
+from flbench.report.wording import (
+    NONE,
+    TIED,
+    checked_text,
+    code_text,
+    column_head,
+    contrast_text,
+    gap_text,
+    margin_text,
+    mean_text,
+)
 
 #: The mark of the best mean of a column.
 BEST = "best"
@@ -128,8 +138,9 @@ def _values_caption(found: Headline) -> str:
     baseline = " ".join(_methods(at)[0] for at in found.baseline or ())
     if baseline and any(cell.half_width is not None for cell in cells):
         texts.append(
-            f"Bold: shown to be better than {baseline} in the same column (by the planned comparison "
-            "where it is one of these two cells, else by a paired t-test with Holm's correction over the column)."
+            f"Bold: shown to be better than {baseline} in the same column (by the planned comparison and its checks "
+            "where it is one of these two cells, else by a paired t-test with Holm's correction over the column, "
+            "without checks)."
         )
     if found.left_out:
         texts.append(f"Rows that are not shown: {found.left_out}.")
@@ -167,7 +178,7 @@ def _count(numbers: Sequence[int], what: str) -> str:
 
 
 def _planned(section: Section, some: Sequence[Planned], name: str) -> Table:
-    """Return planned comparisons, bold where a difference is shown."""
+    """Return planned comparisons, bold where a difference is shown; notes name the checks that others fail."""
     metric, margin = METRICS[section.layout.metric], section.layout.tie_margin
     seeds, pairs = [one.contrast.difference.n for one in some], [one.cells for one in some]
     averaged = f", averaged over {_count(pairs, 'pair')}" if max(pairs) > 1 else ""
@@ -182,7 +193,8 @@ def _planned(section: Section, some: Sequence[Planned], name: str) -> Table:
         f"{title}, {kind} in {unit} of cells that differ in one field alone, paired by seed{averaged}, on these test "
         f"images, ± half-width of the {_CONFIDENCE} interval over seeds; n = {_count(seeds, 'seed')}. Bold: the paired "
         f"t-test shows a difference at {_LEVEL} after Holm's correction over the {len(section.planned)} planned "
-        f"comparisons. Settings: {_settings(section)}."
+        "comparisons, and it passes the checks against rising curves, coarse grids of settings, the choice of "
+        f"evaluations and collapsed seeds. Settings: {_settings(section)}."
     )
     within = f"shown to be within {margin_text(margin, metric)} of 0"
     legend = {TIED: f"{within} (two one-sided t-tests at {_LEVEL}, corrected in the same way)"}
@@ -192,5 +204,6 @@ def _planned(section: Section, some: Sequence[Planned], name: str) -> Table:
 
 def _gain(section: Section, one: Planned) -> Entry:
     text, _ = contrast_text(one.contrast, section.layout.metric)
-    below = (f"{one.missing} of {one.cells + one.missing} pairs left out",) if one.missing else ()
-    return Entry(text, below, bold=one.contrast.is_different, mark=TIED if one.contrast.is_equivalent else "")
+    below = [f"{one.missing} of {one.cells + one.missing} pairs left out"] if one.missing else []
+    below += [checked_text(one.contrast.verdict, one.but)] if one.but else []
+    return Entry(text, tuple(below), bold=one.is_different, mark=TIED if one.is_equivalent else "")

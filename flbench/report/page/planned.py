@@ -94,7 +94,7 @@ def _shared(texts: Iterable[str]) -> str:
 
 def _entry(section: Section, one: Planned) -> Entry:
     text, below = contrast_text(one.contrast, section.layout.metric)
-    verdict = checked_text(verdict_text(one.contrast, section.layout), one.doubts)
+    verdict = checked_text(verdict_text(one.contrast, section.layout), one.but)
     pairs = f"{one.cells} {'pair' if one.cells == 1 else 'pairs'}"
     missing = (f"{one.missing} left out",) if one.missing else ()
     last = last_text(one.last, section.layout.metric)

@@ -34,15 +34,18 @@ def reading(board: Leaderboard) -> Iterator[Block]:
         "cells that are worse by that or more, at most 5 of 100 have the mark. A cell without it may be worse or "
         "undecided: the table of differences tells which. p-values there are corrected for the different cells of the "
         "column (Holm) and exploratory; planned comparisons have a table of their own.",
-        f"**But**, behind the verdict of a planned comparison, names the checks that it does not pass. *Rising*: the "
-        "slope over the second half of the rounds of a cell on either side is above 0, by the interval over seeds; "
-        "*difference rising*, *falling*: that of the difference is not 0. *Within the grid*: a setting between those "
-        "that were tried may make up for the difference, or exceed the margin of an equivalence; *edge of the grid*, "
-        "*not tuned*: there is no such bound. *Depends on the window*: the verdict is another one by the last "
-        f"evaluation, the last {TAIL} or the last {2 * TAIL}. *Not known*: the runs, or the files that hold them, have "
-        "too few evaluations or seeds. A cell that is *rising, after 100 rounds* has not reached its end.",
+        "**But**, behind the verdict of a planned comparison, names the checks that it does not pass: on the first "
+        "page by their names (rising, coarse, window, collapse), in the details by the reasons. *Rising*: the slope "
+        "over the second half of the rounds of a cell on either side is above 0, by its interval over seeds; for a "
+        "loss *falling*, below 0; *difference rising*, *falling*: that of the difference is not 0. *Coarse*: *within the "
+        "grid*: a setting between those that were tried may make up for the difference, or exceed the margin of an "
+        "equivalence; *edge of the grid*, *not tuned*: there is no such bound. *Depends on the window*: the verdict is "
+        f"another one by the last evaluation, the last {TAIL} or the last {2 * TAIL}. *Not known*: the runs, or the "
+        "files that hold them, have too few evaluations or seeds. A cell that is *rising, after 100 rounds* has not "
+        "reached its end. *The same partition* of all seeds: up to the names of clients.",
         f"**Bold** in the tables of each data set: the best cell of the column and those with {TIED}; under *Values*: "
-        "shown to be better than the first row of the column.",
+        "shown to be better than the first row of the column, by the planned comparison of the two cells and its "
+        "checks, else by an exploratory test without checks.",
     ]
     if any(len(found.columns) > 1 and found.ranked > 1 for found in board.overall):
         texts.append(

@@ -54,7 +54,7 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
                 "verdict": one.contrast.verdict,
                 "pairs": one.cells,
                 "missing": one.missing,
-                "checks": {"fails": list(one.doubts), **one.checks.fields()},
+                "checks": {"fails": [vars(doubt) for doubt in one.doubts], **one.checks.fields()},
             }
             for section in sections
             for one in section.planned
@@ -149,6 +149,7 @@ def _details(cell: Cell, margin: float) -> dict[str, Any]:
         "per_doubling": cell.rise and {"mean": cell.rise.mean, "ci_half_width": cell.rise.half_width, "n": cell.rise.n},
         "rising": improves(cell.rise, cell.metric),
         "plateau": is_flat(cell.rise, margin),
+        "coarse": cell.grid.is_coarse(margin),
         "grid": cell.grid.fields(),
         "best": cell.is_best,
         "tied": cell.is_tied,
