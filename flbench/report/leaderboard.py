@@ -140,6 +140,9 @@ def _section(title: str, name: str, collection: Collection, layout: Layout) -> S
         for kind, tables in zip(kinds, laid_out, strict=True)
     ]
     details = tuple(table for tables in shown for table in tables)
+    # Most rates of a search are not trained to the end.
+    rates = tuple(found for kind in kinds for found in ranges(kind.cells, layout)) if layout.search is None else ()
+    of_details = {cell.key: cell for table in details for cell in table.cells.values()}
     return Section(
         title=title,
         name=name,
@@ -155,10 +158,9 @@ def _section(title: str, name: str, collection: Collection, layout: Layout) -> S
         chosen=tuple(dict.fromkeys(axis for kind in kinds for axis in kind.chosen)),
         own_shard=tuple(lay_out(measured(cells[cells.personal.astype(bool)], "acc_personal"), layout, ranked=False)),
         details=details,
-        planned=planned(kinds, layout, {cell.key: cell for one in details for cell in one.cells.values()}, ends),
+        planned=planned(kinds, layout, of_details, ends, [one for found in rates for one in found.rows]),
         budgets=tuple(found for kind in kinds for found in budgets(kind)),
-        # Most rates of a search are not trained to the end.
-        ranges=tuple(found for kind in kinds for found in ranges(kind.cells, layout)) if layout.search is None else (),
+        ranges=rates,
         fingerprints=fingerprints,
     )
 

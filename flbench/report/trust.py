@@ -229,11 +229,33 @@ class Checks:
         """Return the checks that a comparison does not pass; empty for one that passes all."""
         found = [
             *self._slope_doubts(metric),
-            self._grid_doubt(contrast, metric, margin),
+            self._tuning_doubt() or self._grid_doubt(contrast, metric, margin),
             self._window_doubt(),
-            Doubt("collapse", "seeds collapsed") if any(self.collapsed) else None,
+            self._collapse_doubt(),
         ]
         return tuple(filter(None, found))
+
+    def doubts_of_speed(self, *, has_plateau: bool) -> tuple[Doubt, ...]:
+        """Return the checks that a comparison of rounds to a level does not pass.
+
+        Args:
+            has_plateau: whether a row of the column is at a plateau: else the level is that of a rising curve.
+        """
+        found = [
+            None if has_plateau else Doubt("rising", "no plateau"),
+            self._tuning_doubt(),
+            self._collapse_doubt(),
+        ]
+        return tuple(filter(None, found))
+
+    def _collapse_doubt(self) -> Doubt | None:
+        return Doubt("collapse", "seeds collapsed") if any(self.collapsed) else None
+
+    def _tuning_doubt(self) -> Doubt | None:
+        every = [grid for side in self.grids for grid in side]
+        if not all(grid.is_tuned for grid in every):
+            return Doubt("coarse", "not tuned")
+        return Doubt("coarse", "edge of the grid") if any(grid.at_edge for grid in every) else None
 
     def _slope_doubts(self, metric: str) -> Iterator[Doubt]:
         if self.rising:
@@ -244,11 +266,6 @@ class Checks:
             yield Doubt("rising", "slope not known", known=False)
 
     def _grid_doubt(self, contrast: Contrast, metric: str, margin: float) -> Doubt | None:
-        every = [grid for side in self.grids for grid in side]
-        if not all(grid.is_tuned for grid in every):
-            return Doubt("coarse", "not tuned")
-        if any(grid.at_edge for grid in every):
-            return Doubt("coarse", "edge of the grid")
         first, second = self.costs()
         if first is None or second is None:
             return Doubt("coarse", "grid not known", known=False)

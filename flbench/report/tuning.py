@@ -219,6 +219,11 @@ class Range:
     cells: tuple[Cell, ...] = field(compare=False, repr=False)  # one a rate, in ascending order
 
     @property
+    def is_open(self) -> bool:
+        """Whether it may be wider."""
+        return self.open_low or self.open_high
+
+    @property
     def decades(self) -> float:
         """The width of the range in powers of ten."""
         return math.log10(self.high / self.low)

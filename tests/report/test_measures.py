@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -19,7 +20,8 @@ from flbench.report.write.json import to_json
 from flbench.run_sources import StoreSource
 from flbench.store import Store
 from flbench.streams import stream
-from tests.report.stores import experiment, finish, leaderboard_of, markdown_of, records
+from tests.report.stores import board_of, experiment, finish, leaderboard_of, markdown_of, pair, records, run_of
+from tests.report.test_details import RESULT
 
 #: Rounds of the curves below.
 ROUNDS = (0, 10, 20, 30)
@@ -145,11 +147,11 @@ def test_the_test_of_ranks_is_the_sign_flip_test_of_mean_ranks(seed: int) -> Non
     """A slow twin: scipy's ranks and permutations of the paired differences, of two pairs of cells."""
     draw = stream(seed, "ranks")
     values = [draw.integers(1, 6, size=(2, 7)).astype(float) for _ in range(2)]
-    for pair in values:
-        pair[pair == 5] = math.inf
-    sides = [tuple(dict(enumerate(side.tolist())) for side in pair) for pair in values]
+    for both in values:
+        both[both == 5] = math.inf
+    sides = [tuple(dict(enumerate(side.tolist())) for side in both) for both in values]
     gaps = sum(
-        scipy_stats.rankdata(pair).reshape(2, 7)[0] - scipy_stats.rankdata(pair).reshape(2, 7)[1] for pair in values
+        scipy_stats.rankdata(both).reshape(2, 7)[0] - scipy_stats.rankdata(both).reshape(2, 7)[1] for both in values
     ) / len(values)
     expected = scipy_stats.permutation_test(
         (gaps,), lambda one, axis: one.mean(axis=axis), permutation_type="samples", vectorized=True, n_resamples=1000
@@ -157,3 +159,53 @@ def test_the_test_of_ranks_is_the_sign_flip_test_of_mean_ranks(seed: int) -> Non
     found = paired_ranks(sides)  # type: ignore[arg-type]
     assert found is not None and found.mean == pytest.approx(gaps.mean())
     assert found.p == pytest.approx(expected.pvalue)
+
+
+def test_planned_comparisons_of_rounds_are_by_ranks_and_corrected_with_all_others(tmp_path: Path) -> None:
+    """Of six seeds ln gets to 0.5 in 10 rounds, none in 20 and fn never: both p are 2 / 64, of three tests."""
+    ends = {"none": (0.3, 0.5, 0.6), "ln": (0.5, 0.6, 0.7), "fn": (0.1, 0.1, 0.2)}
+    curves = {
+        (norm, seed): (0.1, *(acc + 0.001 * seed * len(norm) for acc in accs))
+        for norm, accs in ends.items()
+        for seed in range(6)
+    }
+    pairs = [pair(norm=norm, against="none", measure="fast") for norm in ends if norm != "none"]
+    board = board_of_curves(tmp_path, curves, contrasts=(*pairs, pair(norm="ln", against="none")), target=0.5)
+    planned = board.sections[0].planned
+    assert [(one.value, one.pair.measure, one.contrast.verdict) for one in planned] == [
+        ("ln", "fast", "open"),
+        ("fn", "fast", "open"),
+        ("ln", "far", "more"),
+    ]
+    assert [one.contrast.difference.p for one in planned[:2]] == [1 / 32, 1 / 32]
+    assert [one.contrast.p for one in planned[:2]] == [1 / 16, 1 / 16], "Holm, after the difference of the metric"
+    assert [one.effect for one in planned[:2]] == [0.5, math.inf]
+    assert [one.brief for one in planned[0].doubts] == ["coarse"], "there is one rate; the level is given"
+    text = markdown_of(board)
+    assert "| ln against none | 0.5 × the rounds<br><sub>open</sub>" in text
+    assert "| fn against none | not fn gets there" in text
+    assert [(one["measure"], one["effect"]) for one in to_json(board)["planned"]][:2] == [("fast", 0.5), ("fast", None)]
+    alone = board_of_curves(tmp_path / "alone", curves, contrasts=(pairs[0],))
+    (one,) = alone.sections[0].planned
+    assert (one.contrast.verdict, [doubt.why for doubt in one.doubts]) == ("less", ["no plateau", "not tuned"])
+    assert "faster, but no plateau, not tuned" in markdown_of(alone)
+
+
+def test_planned_comparisons_of_the_width_of_rates() -> None:
+    """Every seed of ln works at all three rates and every seed of none at one; a diverged run works nowhere."""
+    accs = {"none": (0.5, 0.9, None), "ln": (0.9, 0.9, 0.89)}
+    runs = [
+        dataclasses.replace(
+            run_of(acc, "diverged" if acc is None else "done", norm=norm, lr=lr, seed=seed), result=RESULT
+        )
+        for norm, of in accs.items()
+        for lr, acc in zip((0.1, 1.0, 10.0), of, strict=True)
+        for seed in range(6)
+    ]
+    board = board_of(runs, contrasts=(pair(norm="ln", against="none", measure="easy"),))
+    (one,) = board.sections[0].planned
+    assert (one.contrast.verdict, one.effect, one.contrast.p) == ("more", pytest.approx(2.0), 1 / 32)
+    assert [doubt.why for doubt in one.doubts] == ["edge of the grid"], "ln may work at further rates"
+    assert "| +2.00 decades<br><sub>easier, but edge of the grid</sub>" in markdown_of(board)
+    missing = board_of([*runs[:-1], dataclasses.replace(runs[-1], state="failed", record=None)], contrasts=(one.pair,))
+    assert missing.sections[0].planned == ()

@@ -131,4 +131,4 @@ def decades_text(found: Range) -> str:
     """Return ``1.5``, or ``≥ 1.5`` where the range ends with the rates that were tried."""
     if found.best is None:
         return NONE
-    return f"{'≥ ' if found.open_low or found.open_high else ''}{found.decades:.1f}"
+    return f"{'≥ ' if found.is_open else ''}{found.decades:.1f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from flbench.messages import public_scalar, without_directories
@@ -46,6 +47,8 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
                 "section": section.title,
                 "field": one.pair.field,
                 "comparison": one.name,
+                "measure": one.pair.measure,
+                "effect": one.effect if math.isfinite(one.effect) else None,
                 "column": one.column,
                 "between": one.between or None,
                 **(_contrast(one.contrast) or {}),
