@@ -18,7 +18,7 @@ import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import NamedTuple, get_args
 
@@ -205,7 +205,8 @@ def planned(
         return {at: gap for at in complete if (gap := found.get(at)) is not None}
 
     def over_ends(of: Callable[[Mapping[int, Curve]], Mapping[int, float]]) -> dict[tuple[Pair, Place], Difference]:
-        return differences(lambda cell: of(ends[cell.key]))
+        of_cell = cache(lambda key: of(ends[key]))  # a cell is in several comparisons
+        return differences(lambda cell: of_cell(cell.key))
 
     lasts, changes = differences(lambda cell: cell.last_by_seed), over_ends(slopes)
     by_window = [corrected(over_ends(partial(over_last, window=one)), layout.tie_margin) for one in WINDOWS]

@@ -172,8 +172,8 @@ class Doubt:
 
     @property
     def brief(self) -> str:
-        """``coarse``, or ``coarse not known``."""
-        return self.check if self.known else f"{self.check} not known"
+        """``coarse``, or ``coarse unknown``."""
+        return self.check if self.known else f"{self.check} unknown"
 
 
 @dataclass(frozen=True)

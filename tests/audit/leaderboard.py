@@ -59,13 +59,13 @@ CHECKS = {
     "rising": "rising",
     "difference rising": "rising",
     "difference falling": "rising",
-    "slope not known": "rising not known",
+    "slope not known": "rising unknown",
     "within the grid": "coarse",
     "edge of the grid": "coarse",
     "not tuned": "coarse",
-    "grid not known": "coarse not known",
+    "grid not known": "coarse unknown",
     "depends on the window": "window",
-    "window not known": "window not known",
+    "window not known": "window unknown",
     "seeds collapsed": "collapse",
 }
 
@@ -90,8 +90,8 @@ def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]
     rows = [[first, *columns, *([f"all {len(every)} columns"] if has_summary else [])]]
     for title in dict.fromkeys(one.title for one in some):
         by_column = {one.head: one for one in some if one.title == title}
-        counts = Counter("fails a check" if one.doubts else _verdict(one) for one in by_column.values())
-        summary = ", ".join(f"{of} in {counts[of]}" for of in [*VERDICTS, "fails a check"] if counts[of])
+        counts = Counter("fails" if one.doubts else _verdict(one) for one in by_column.values())
+        summary = ", ".join(f"{of} in {counts[of]}" for of in [*VERDICTS, "fails"] if counts[of])
         entries = [_gain(by_column[column]) for column in columns]
         rows.append([title, *entries, *([summary] if has_summary else [])])
     return rows
@@ -225,7 +225,7 @@ def _partitions() -> Iterator[str]:
         of = federated(sweep)
         is_same = (of.partition == "classes:1") & (of.clients == CLASSES)
         if is_same.any() and not is_same.all():
-            yield f"all seeds have the same partition in {', '.join(of[is_same].partition.unique())}:"
+            yield f"all seeds share one partition in {', '.join(of[is_same].partition.unique())}:"
 
 
 def _listed(sweep: str, *names: str) -> str:
@@ -237,8 +237,8 @@ def _captions(percent: str) -> list[str]:
     """Return the parts of the figures' captions that contain a number."""
     model = only("one_class_digits", "model")
     marks = (
-        f"paired by seed, with {percent} intervals; filled: the corrected test shows a difference that passes the "
-        f"checks, hollow: not; grey: {WITHIN.removeprefix('equivalent ')}"
+        f"paired by seed, with {percent} intervals; filled: shown by the corrected test and the checks, "
+        f"hollow: not; grey: {WITHIN.removeprefix('equivalent ')}"
     )
     return [
         f"Planned comparisons against none and scale, {marks}",

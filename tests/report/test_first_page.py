@@ -154,7 +154,7 @@ def test_the_table_of_planned_comparisons_counts_verdicts_beside_the_columns() -
     text = markdown_of(board(contrasts=pairs("ln"), headline=(conditions(['partition="classes:1"']),)))
     assert "| comparison | classes:1 | all 2 columns |" in text
     assert re.search(
-        r"^\| ln against none \| \+10\.00 ± .*more, but .* \| open in 1, fails a check in 1 \|$", text, re.MULTILINE
+        r"^\| ln against none \| \+10\.00 ± .*more, but .* \| open in 1, fails in 1 \|$", text, re.MULTILINE
     )
     assert "| comparison | iid | classes:1 |" in markdown_of(board(contrasts=pairs("ln")))
 

@@ -198,7 +198,7 @@ def test_a_comparison_that_passes_all_is_bold_and_alone(tmp_path: Path) -> None:
     assert only(board).doubts == () and only(board).checks.windows == ("more",) * 3
     text = markdown_of(board).partition("## Values")[0]
     assert "**+10" in text and "<sub>more</sub>" in text
-    assert "all seeds have the same partition:" in text
+    assert "all seeds share one partition:" in text
     (found,) = to_json(board)["planned"]
     assert found["checks"]["fails"] == [] and found["checks"]["seeds_vary_partition"] is False
     assert found["checks"]["grid_costs"] == pytest.approx([0.02, 0.02])

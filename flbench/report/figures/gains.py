@@ -159,8 +159,8 @@ def _legend_text(section: Section) -> str:
     metric, margin = METRICS[section.layout.metric], section.layout.tie_margin
     within = f"; grey: within {margin_text(margin, metric)}" if margin else ""
     return (
-        "paired by seed, with 95 % intervals; filled: the corrected test shows a difference that passes the checks, "
-        f"hollow: not{within}, ≈: shown to be so."
+        "paired by seed, with 95 % intervals; filled: shown by the corrected test and the checks, hollow: "
+        f"not{within}, ≈: shown to be so."
     )
 
 

@@ -125,9 +125,9 @@ def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str
             "by seed, on these test images, ± half-width of the 95 % interval over seeds"
             f"{last_note(every)}; *a minus b*: the difference with a minus that with b. More, less, equivalent "
             f"(within {margins}): shown at {100 * LEVEL:g} % by t-tests with Holm's correction over the comparisons of "
-            "the section; open: neither. **But**: the checks that it fails (rising curves; coarse: an untried setting "
-            "may make up for it; window: it depends on which evaluations count; collapse of seeds). Bold: it passes "
-            f"all four. [Names and checks]({links['how-to-read-this']})."
+            "the section; open: neither. **But**: the checks that it fails (rising curves, coarse grids, windows of "
+            "evaluations, collapsed seeds); bold: it passes all. "
+            f"[Names and checks]({links['how-to-read-this']})."
         )
     for i, answer in enumerate(planned):
         yield from _planned(answer, links, continues=i > 0 and planned[i - 1].section is answer.section)
@@ -173,12 +173,12 @@ def _gain(section: Section, one: Planned) -> Entry:
 
 
 def _counts(section: Section, some: Sequence[Planned]) -> str:
-    """Return ``more in 5, open in 3, fails a check in 2``."""
+    """Return ``more in 5, open in 3, fails in 2``."""
     of_verdict = {
         verdict: [one for one in some if one.contrast.verdict == verdict and not one.but] for verdict in ORDER
     }
     counts = {_plain_verdict(section, same[0]): len(same) for same in of_verdict.values() if same}
-    counts |= {"fails a check": sum(bool(one.but) for one in some)}
+    counts |= {"fails": sum(bool(one.but) for one in some)}
     return ", ".join(f"{text} in {count}" for text, count in counts.items() if count)
 
 
@@ -204,7 +204,7 @@ def _partitions_text(some: Sequence[Planned]) -> str:
     if not names[False]:
         return "; each seed draws its own partition" if names[True] else ""
     where = f" in {', '.join(map(literal, names[False]))}" if names[True] else ""
-    return f"; all seeds have the same partition{where}"
+    return f"; all seeds share one partition{where}"
 
 
 def _claim_texts(board: Leaderboard, claims: Sequence[tuple[str, Claim]]) -> Iterator[str]:
@@ -279,9 +279,8 @@ def _what(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> str:
     )
     if found.baseline is not None:
         texts.append(
-            "**Bold**: shown to be better than the first row of the column, on these test images (by the planned "
-            "comparison and its checks, where it is one of these two cells; else by a paired t-test with Holm's "
-            "correction over the column, without checks)."
+            "**Bold**: shown to be better than the first row of the column (by the planned comparison of the two cells "
+            "and its checks; without one by a paired t-test with Holm's correction over the column, unchecked)."
         )
     texts.append(f"[How to read this]({links['how-to-read-this']}).")
     return " ".join(texts)

@@ -42,7 +42,7 @@ def reading(board: Leaderboard) -> Iterator[Block]:
         "equivalence; *edge of the grid*, *not tuned*: there is no such bound. *Depends on the window*: the verdict is "
         f"another one by the last evaluation, the last {TAIL} or the last {2 * TAIL}. *Not known*: the runs, or the "
         "files that hold them, have too few evaluations or seeds. A cell that is *rising, after 100 rounds* has not "
-        "reached its end. *The same partition* of all seeds: up to the names of clients.",
+        "reached its end. *One partition* of all seeds: up to the names of clients.",
         f"**Bold** in the tables of each data set: the best cell of the column and those with {TIED}; under *Values*: "
         "shown to be better than the first row of the column, by the planned comparison of the two cells and its "
         "checks, else by an exploratory test without checks.",
