@@ -155,6 +155,9 @@ _SIDES = attrgetter("plus"), attrgetter("minus")
 _Key = tuple[tuple[Hashable, ...], Tick]
 Gains = Mapping[Place, Mapping[_Key, Gain]]
 
+#: The values of the two sides of a comparison by seed, for each pair of cells.
+_Sides = Sequence[tuple[Mapping[int, float], Mapping[int, float]]]
+
 
 def planned(
     kinds: Sequence[OfKind],
@@ -175,11 +178,15 @@ def planned(
     known = {cell.key: one for one in ranges for cell in one.cells}
 
     def values(pair: Pair, cell: Cell) -> Mapping[int, float]:
-        if not cell.complete or pair.measure == "far":
-            return cell.by_seed if cell.complete else {}
+        """Return what is compared by seed; empty where a seed has no value."""
+        speed, rates = details[cell.key].speed, known.get(cell.key)
+        if not cell.complete:
+            return {}
         if pair.measure == "fast":
-            return details[cell.key].speed.by_seed if details[cell.key].speed else {}
-        return known[cell.key].decades_by_seed if cell.key in known else {}
+            return speed.by_seed if speed else {}
+        if pair.measure == "easy":
+            return rates.decades_by_seed if rates else {}
+        return cell.by_seed
 
     places = {
         (pair, place): list(gains.values())
@@ -191,56 +198,48 @@ def planned(
         at: [gain for gain in gains if all(values(at[0], cell) for side in gain for cell in side)]
         for at, gains in places.items()
     }
-    sides_of = {
+    ranked: Mapping[tuple[Pair, Place], _Sides] = {
         at: [(values(at[0], gain.plus[0]), values(at[0], gain.minus[0])) for gain in gains]
         for at, gains in complete.items()
         if at[0].measure != "far"
     }
-    ranks = {at: gap for at, pairs in sides_of.items() if (gap := paired_ranks(pairs))}
 
     def differences(of: Callable[[Cell], Mapping[int, float]]) -> dict[tuple[Pair, Place], Difference]:
-        """Return the differences of the metric, and those of ranks, with which they are corrected."""
-        gaps = {at: _difference(gains, of) for at, gains in complete.items() if at[0].measure == "far"}
-        found = {**gaps, **ranks}
-        return {at: gap for at in complete if (gap := found.get(at)) is not None}
+        found = {at: _difference(gains, of) for at, gains in complete.items() if at not in ranked}
+        return {at: gap for at, gap in found.items() if gap}
 
     def over_ends(of: Callable[[Mapping[int, Curve]], Mapping[int, float]]) -> dict[tuple[Pair, Place], Difference]:
         of_cell = cache(lambda key: of(ends[key]))  # a cell is in several comparisons
         return differences(lambda cell: of_cell(cell.key))
 
+    def tested(gaps: Mapping[tuple[Pair, Place], Difference]) -> dict[tuple[Pair, Place], Contrast]:
+        return corrected({**gaps, **ranks}, layout.tie_margin)
+
+    ranks = {at: gap for at, pairs in ranked.items() if (gap := paired_ranks(pairs))}
     lasts, changes = differences(lambda cell: cell.last_by_seed), over_ends(slopes)
-    by_window = [corrected(over_ends(partial(over_last, window=one)), layout.tie_margin) for one in WINDOWS]
+    by_window = [tested(over_ends(partial(over_last, window=one))) for one in WINDOWS]
     found = []
-    for at, one in corrected(differences(lambda cell: cell.by_seed), layout.tie_margin).items():
-        measure = at[0].measure
+    for at, one in tested(differences(lambda cell: cell.by_seed)).items():
         sides = [[details[cell.key] for gain in complete[at] for cell in side(gain)] for side in _SIDES]
         checks = Checks(
             rising=any_rises(cell for side in sides for cell in side),
-            change=changes.get(at) if measure == "far" else None,
+            change=changes.get(at),
             grids=(tuple(cell.grid for cell in sides[0]), tuple(cell.grid for cell in sides[1])),
-            windows=tuple(
-                verdicts[at].verdict if at in verdicts and measure == "far" else None for verdicts in by_window
-            ),
+            windows=tuple(verdicts[at].verdict if at in verdicts else None for verdicts in by_window),
             collapsed=(_collapsed(sides[0]), _collapsed(sides[1])),
             varied=varies_partition(cell for side in sides for cell in side),
             pairs=len(complete[at]),
         )
-        if measure == "far":
-            effect, doubts = one.difference.mean, checks.doubts(one, layout.metric, layout.tie_margin)
-        elif measure == "fast":
+        effect, doubts = one.difference.mean, checks.doubts(one, layout.metric, layout.tie_margin)
+        if at[0].measure == "fast":
             has_plateau = all(cell.speed.level.of != "final value" for side in sides for cell in side)
-            effect, doubts = _median_ratio(sides_of[at]), checks.doubts_of_speed(has_plateau=has_plateau)
-        else:
+            effect, doubts = _median_ratio(ranked[at]), checks.doubts_of_speed(has_plateau=has_plateau)
+        elif at[0].measure == "easy":
             is_open = any(known[cell.key].is_open for side in sides for cell in side)
-            effect, doubts = _mean_gap(sides_of[at]), (Doubt("coarse", "edge of the grid"),) if is_open else ()
-        last = lasts.get(at) if measure == "far" else None
+            effect, doubts = _mean_gap(ranked[at]), (Doubt("coarse", "edge of the grid"),) if is_open else ()
         missing = len(places[at]) - len(complete[at])
-        found.append(Planned(*at, one, effect, last, len(complete[at]), missing, checks, doubts))
+        found.append(Planned(*at, one, effect, lasts.get(at), len(complete[at]), missing, checks, doubts))
     return tuple(found)
-
-
-#: The values of the two sides of a comparison by seed, for each pair of cells.
-_Sides = Sequence[tuple[Mapping[int, float], Mapping[int, float]]]
 
 
 def _median_ratio(pairs: _Sides) -> float:
