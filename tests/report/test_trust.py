@@ -85,6 +85,12 @@ def test_what_a_grid_may_cost(means: list[float | None], chosen: int, cost: floa
     assert grid_cost(range(len(means)), means, chosen) == (cost if cost is None else pytest.approx(cost))
 
 
+def test_a_cell_is_coarse_where_its_grid_may_cost_more_than_the_margin() -> None:
+    costs = {Grid(5, cost=0.02): True, Grid(5, cost=0.01): False, Grid(5): None, Grid(1): True}
+    assert {grid: grid.is_coarse(0.01) for grid in costs} == costs
+    assert Grid(5, at_edge=True).is_coarse(0.01)
+
+
 def test_unequal_steps_scale_what_a_grid_may_cost() -> None:
     assert grid_cost([0, 1, 3], [0.8, 0.9, 0.5], 1) == pytest.approx(0.2)
 
@@ -210,8 +216,9 @@ def test_a_rising_side_is_named_beside_the_verdict_and_the_cell(tmp_path: Path) 
     text = markdown_of(board)
     assert "<sub>more, but rising, difference falling" in text and "<sub>more, but rising</sub>" in text
     assert "rising, after 100 rounds" in text
-    cells = {cell["cell_id"]: cell["rising"] for cell in to_json(board)["details"]}
-    assert sorted(cells.values()) == [False, True]
+    details = to_json(board)["details"]
+    assert sorted(cell["rising"] for cell in details) == [False, True]
+    assert [cell["coarse"] for cell in details] == [True, True], "the next rates are two points below"
 
 
 def test_what_runs_are_too_short_for_is_said(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def _draw_heatmap(
 
 @FIGURES.register(
     "phase",
-    "gains over two axes of columns, such as classes and E; bold with * where the corrected test shows one",
+    "gains over two axes of columns, such as classes and E; bold with *: shown by the corrected test and the checks",
     requires="three places on both axes",
     order=5,
     on_first_page=True,
