@@ -133,7 +133,7 @@ def _value(row: Row, cell: Mapping[Hashable, float], is_better: bool, at: At) ->
     cells = trust.cells(at.sweep)
     mine = cells[(cells[[*ROW, *sweep_of(at.sweep).column]] == [*row, *at.place]).all(axis=1)]
     if len(mine) and mine.rising.iloc[0]:
-        lines.append(f"<sub>rising, after {at.runs.trained.max():,} rounds</sub>")
+        lines.append("<sub>rising</sub>")
     if beside := published.beside(row, at):
         ours, number, interval = beside
         assert f"{ours:.2f}" == f"{cell['last']:.2f}"

@@ -124,8 +124,8 @@ def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str
             "**Planned comparisons** of the sweep files: differences of cells that differ in one field alone, paired "
             "by seed, on these test images, ± half-width of the 95 % interval over seeds"
             f"{last_note(every)}; *a minus b*: the difference with a minus that with b. More, less, equivalent "
-            f"(within {margins}): shown at {100 * LEVEL:g} % by t-tests with Holm's correction over the comparisons of "
-            "the section; open: neither. **But**: the checks that it fails (rising curves, coarse grids, windows of "
+            f"(within {margins}): shown at {100 * LEVEL:g} % by t-tests with Holm's correction over the section; "
+            "open: neither. **But**: the checks that it fails (rising curves, coarse grids, windows of "
             "evaluations, collapsed seeds); bold: it passes all. "
             f"[Names and checks]({links['how-to-read-this']})."
         )
@@ -297,7 +297,8 @@ def _entry(row: Row, c: int, beside: Sequence[str]) -> Entry:
         return Entry(NONE)
     below = [f"n={cell.summary.n}"] if cell.summary and cell.summary.half_width is None else []
     below += [gap_text(cell)] if not cell.complete else []
-    below += [*code_text(cell), *tail_text(cell), *rising_text(cell)]
+    rising = (text.partition(",")[0] for text in rising_text(cell))  # the rounds are below the table
+    below += [*code_text(cell), *tail_text(cell), *rising]
     order = cell.summary.mean if cell.summary else None
     return Entry(mean_text(cell), (*below, *beside), bold=row.better[c], order=order)
 
