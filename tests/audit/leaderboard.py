@@ -149,7 +149,7 @@ def sentences() -> list[str]:
         f"± half-width of the {percent} interval over seeds; last: the same difference in the last "
         "evaluation alone; a minus b",
         f"More, less, equivalent (within {100 * MARGIN:.0f} point): shown at {100 * LEVEL:.0f} % by t-tests with "
-        "Holm's correction over the comparisons",
+        "Holm's correction over the section",
         published.summary(),
         f"Mean ± half-width of its {percent} interval, over seeds and test images",
         *_partitions(),
