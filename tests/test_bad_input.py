@@ -335,7 +335,7 @@ CASES = [
     planned(
         "a misspelt key of a contrast",
         '{norm: ln, against: none, betwen: {partition: ["classes:1", iid]}}',
-        "contrasts[0].betwen: unknown key 'betwen'; did you mean 'between'? known: between, against, if",
+        "contrasts[0].betwen: unknown key 'betwen'; did you mean 'between'? known: between, measure, against, if",
     ),
     planned(
         "a condition that is no mapping", "{norm: ln, against: none, if: fedavg}", "contrasts[0].if: expected a mapping"
