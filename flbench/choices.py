@@ -49,6 +49,9 @@ OVER_TAIL: frozenset[SelectBy] = frozenset({"tail", "val-tail"})
 #: The number of evaluations that the rules of ``OVER_TAIL`` average.
 TAIL = 5
 
+#: What a planned comparison compares: how far training gets, how fast, or how easily a rate is found that works.
+Measure = Literal["far", "fast", "easy"]
+
 #: Whether and how runs are mirrored to W&B; ``auto`` follows wandb's settings and login.
 TrackingMode = Literal["auto", "online", "offline", "off"]
 UsedTrackingMode = Literal["online", "offline", "off"]

@@ -335,7 +335,7 @@ CASES = [
     planned(
         "a misspelt key of a contrast",
         '{norm: ln, against: none, betwen: {partition: ["classes:1", iid]}}',
-        "contrasts[0].betwen: unknown key 'betwen'; did you mean 'between'? known: between, against, if",
+        "contrasts[0].betwen: unknown key 'betwen'; did you mean 'between'? known: between, measure, against, if",
     ),
     planned(
         "a condition that is no mapping", "{norm: ln, against: none, if: fedavg}", "contrasts[0].if: expected a mapping"
@@ -389,6 +389,13 @@ CASES = [
     case("an interaction of no field", interaction("[iid]"), "between: expected one field"),
     case("an interaction of a field with itself", interaction("{norm: [ln, gn]}"), "another field than norm"),
     case("a contrast without reference", "report: {contrasts: [{norm: fn}]}", "contrasts[0]: expected one field"),
+    planned("an unknown measure", "{norm: ln, against: none, measure: fsat}", "measure: ", "did you mean 'fast'?"),
+    planned(
+        "an interaction of rounds",
+        '{norm: ln, against: none, measure: fast, between: {partition: [iid, "classes:1"]}}',
+        "measure: between compares differences of the metric",
+    ),
+    planned("the width of one rate", "{norm: ln, against: none, measure: easy}", "lr does not vary: fix or remove it"),
     case("tuning no field", "report: {tune: [lrr]}", "report.tune[0]: ", "did you mean 'lr'?"),
     case("val without held-out data", "report: {select_by: val}", "report.select_by: ", "val_fraction"),
     # Options.

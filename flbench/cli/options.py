@@ -54,7 +54,9 @@ SelectOption = Annotated[
 ]
 TargetOption = Annotated[
     float | None,
-    typer.Option(help="Value to which rounds and bytes are counted, 0.9 for 90 %; default: the baseline's last value."),
+    typer.Option(
+        help="Value to which rounds and bytes are counted, 0.9 for 90 %; default: 95 % of the column's lowest plateau."
+    ),
 ]
 SetsOption = Annotated[
     list[str] | None,

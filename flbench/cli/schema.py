@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
+from flbench.choices import Measure
 from flbench.config import ALIASES, KINDS, registry_of
 from flbench.metric_specs import METRICS
 from flbench.registry import LAUNCHERS, Component, schema_of
-from flbench.sweeps.spec import AGAINST, BETWEEN, IF, SweepSpec
+from flbench.sweeps.spec import AGAINST, BETWEEN, IF, MEASURE, SweepSpec
 
 Schema = dict[str, Any]
 
@@ -49,6 +50,7 @@ def sweep_schema() -> Schema:
                 AGAINST: _ref(f"field.{path}"),
                 BETWEEN: _ref("between"),
                 IF: _ref("conditions"),
+                MEASURE: {"enum": [*get_args(Measure)]},
             },
             "required": [path, AGAINST],
             "additionalProperties": False,

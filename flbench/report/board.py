@@ -49,6 +49,11 @@ class Section:
     fingerprints: tuple[str, ...]  # versions of the data
 
     @property
+    def gains(self) -> list[Planned]:
+        """The planned comparisons of the metric: how far rows get."""
+        return [one for one in self.planned if one.pair.measure == "far"]
+
+    @property
     def at_edge(self) -> int:
         """The number of tuned cells whose setting is at the edge of the grid."""
         return sum(cell.at_edge for table in self.tuned for cell in table.cells.values())

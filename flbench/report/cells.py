@@ -90,6 +90,7 @@ class Cell(Protocol):
     # Of the cells that details show, by ``trust``, which reads cells; None elsewhere.
     rise: Summary | None  # slope of the last evaluations per doubling of rounds, over seeds; None where not known
     grid: Any  # the settings among which its own was chosen
+    speed: Any  # how fast it reaches the level of its column, by ``measures``; None without a level or a curve
 
     def _replace(self, **columns: Any) -> Self: ...
 
@@ -161,6 +162,7 @@ def _configuration(runs: Sequence[Run], fingerprint: str | None) -> dict[str, An
         "lost": False,
         "rise": None,
         "grid": None,
+        "speed": None,
     }
 
 

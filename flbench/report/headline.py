@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, TypeVar
 
+from flbench.choices import Measure
 from flbench.metric_specs import METRICS
 from flbench.report.board import Section
 from flbench.report.cells import Cell, Position, tick_of
-from flbench.report.planned import Planned, is_named, meant_by
+from flbench.report.planned import Planned, in_groups, is_named, meant_by
 from flbench.report.stats import LEVEL
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick
@@ -74,11 +75,16 @@ class Headline:
 
 @dataclass(frozen=True)
 class Answer:
-    """Planned comparisons of a section, or its interactions, and the columns of these that the first page shows."""
+    """Planned comparisons of a section of one kind (``in_groups``), and their columns that the first page shows."""
 
     section: Section
     planned: tuple[Planned, ...]
     columns: tuple[str, ...]
+
+    @property
+    def measure(self) -> Measure:
+        """What they compare."""
+        return self.planned[0].pair.measure
 
     @property
     def shown(self) -> list[Planned]:
@@ -87,16 +93,14 @@ class Answer:
 
 
 def answers(sections: Sequence[Section], found: Headline | None) -> list[Answer]:
-    """Return the planned comparisons of the first page: those of each section, then its interactions."""
+    """Return the planned comparisons of the first page, section by section."""
     compared = []
     for section in sections:
         headed = [column.name for column in found.columns if column.section is section] if found else []
-        for is_interaction in (False, True):
-            some = tuple(one for one in section.planned if bool(one.between) == is_interaction)
-            if some and section.layout.headline != ():
-                every = list(dict.fromkeys(one.column for one in some))
-                columns = [column for column in headed if column in every] or every[:MOST_COMPARED]
-                compared.append(Answer(section, some, tuple(columns)))
+        for some in in_groups(section.planned) if section.layout.headline != () else ():
+            every = list(dict.fromkeys(one.column for one in some))
+            columns = [column for column in headed if column in every] or every[:MOST_COMPARED]
+            compared.append(Answer(section, tuple(some), tuple(columns)))
     return compared
 
 
@@ -214,7 +218,7 @@ def _better(column: Column, baseline: Cell | None) -> set[Position]:
     By the planned comparison and its checks where there is one of these two cells alone, else by the exploratory test.
     """
     found = {cell.at: cell.to_baseline for cell in column.cells}
-    alone = [one for one in column.section.planned if one.cells == 1 and not one.between and one.column == column.name]
+    alone = [one for one in column.section.gains if one.cells == 1 and not one.between and one.column == column.name]
     for one in reversed(alone):  # the first of several counts
         every = column.table.cells.values()
         has_value, is_other = (meant_by(value, every) for value in (one.pair.value, one.pair.against))

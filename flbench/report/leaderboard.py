@@ -23,7 +23,8 @@ from flbench.report.cells import (
     tick_of,
     with_columns,
 )
-from flbench.report.costs import budgets_of, costs_of, targets_of
+from flbench.report.costs import budgets_of, costs_of
+from flbench.report.measures import Point, level_of, points_of, speed_of
 from flbench.report.paper import Paper
 from flbench.report.parts import Part, merged, place_of
 from flbench.report.planned import planned
@@ -140,6 +141,9 @@ def _section(title: str, name: str, collection: Collection, layout: Layout) -> S
         for kind, tables in zip(kinds, laid_out, strict=True)
     ]
     details = tuple(table for tables in shown for table in tables)
+    # Most rates are not trained to the end where a search drops them.
+    rates = () if halves else tuple(found for kind in kinds for found in ranges(kind.cells, layout))
+    of_details = {cell.key: cell for table in details for cell in table.cells.values()}
     return Section(
         title=title,
         name=name,
@@ -155,10 +159,9 @@ def _section(title: str, name: str, collection: Collection, layout: Layout) -> S
         chosen=tuple(dict.fromkeys(axis for kind in kinds for axis in kind.chosen)),
         own_shard=tuple(lay_out(measured(cells[cells.personal.astype(bool)], "acc_personal"), layout, ranked=False)),
         details=details,
-        planned=planned(kinds, layout, {cell.key: cell for one in details for cell in one.cells.values()}, ends),
+        planned=planned(kinds, layout, of_details, ends, [one for found in rates for one in found.rows]),
         budgets=tuple(found for kind in kinds for found in budgets(kind)),
-        # Most rates are not trained to the end where a search drops them.
-        ranges=() if halves else tuple(found for kind in kinds for found in ranges(kind.cells, layout)),
+        ranges=rates,
         fingerprints=fingerprints,
     )
 
@@ -171,7 +174,7 @@ def _with_details(
     kind: OfKind,
     ends: dict[Unit, Mapping[int, Curve]],
 ) -> Table:
-    """Return a table with its baseline, the contrasts to it, the costs of its cells, their slopes and their grids.
+    """Return a table with its baseline, the contrasts to it, the costs of its cells, their slopes, grids and speed.
 
     The last evaluations of its cells are added to ``ends``.
     """
@@ -180,19 +183,18 @@ def _with_details(
     row = next(found, None)
     to_baseline: dict[Position, Contrast] = {}
     costs = []
+    curves: dict[Unit, Mapping[str, Sequence[Point]]] = {}
     grids = {settings[0].key: grid_of(settings, kind.chosen) for settings in kind.tried}
     compared = [cell for cell in table.cells.values() if cell.contest is not None]
     for contest in grouped(compared, lambda cell: cell.contest):
         values = {cell.at: cell.by_seed for cell in contest}
         if (reference := next((at for at in values if at[0] == row), None)) is not None:
             to_baseline |= contrasts(values, reference)
-    for (_, c), cell in table.cells.items():
-        baseline = None if row is None else table.cells.get((row, c))
-        comparable = baseline if baseline is not None and baseline.fingerprint == cell.fingerprint else None
+    for cell in table.cells.values():
         race = None if layout.search is None else layout.search.race_of(cell.experiment.to_json())
-        targets = targets_of(cell, layout.target, comparable)
+        costs.append(costs_of(cell, budgets.get(race) if race else None))
         records = {run.run_id: collection.records(run) for run in cell.runs}
-        costs.append(costs_of(cell, records, targets, budgets.get(race) if race else None))
+        curves[cell.key] = {run_id: points_of(of_run, cell.metric) for run_id, of_run in records.items()}
         ends[cell.key] = {run.experiment.seed: end_of(records[run.run_id], cell.metric) for run in cell.runs}
     frame = with_columns(
         table.frame,
@@ -200,6 +202,15 @@ def _with_details(
         costs=costs,
         rise=[rise_of(ends[cell.key]) if cell.complete else None for cell in table.cells.values()],
         grid=[grids.get(cell.key, Grid(1)) for cell in table.cells.values()],
+    )
+    levels = {
+        cell.at: level
+        for column in grouped(rows_of(frame), lambda cell: (cell.at[1], cell.fingerprint or ""))
+        for level in [level_of(column, layout.target, layout.tie_margin)]
+        for cell in column
+    }
+    frame = with_columns(
+        frame, speed=[speed_of(cell, curves[cell.key], levels[cell.at]) for cell in table.cells.values()]
     )
     return dataclasses.replace(table, frame=frame, baseline=None if row is None else table.rows[row])
 

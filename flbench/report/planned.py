@@ -5,7 +5,9 @@ the two cells with the same method, paired by seed, and then its mean over the m
 those that meet its conditions. With ``between`` it is an interaction: the difference in a column with the first value
 minus that in the column with the second, of the same method and seed. Seeds are the unit: the t-test and its interval
 (``stats.paired``) are those of one mean difference a seed. Methods are not drawn from a population, so the conclusion
-is about their mean. A method that computes the same as another one counts once. Holm's correction is over the planned
+is about their mean. A method that computes the same as another one counts once. With ``measure`` the comparison is of
+rounds to the level of the column (``fast``) or of the decades of rates that work (``easy``), by the exact test of ranks
+(``stats.paired_ranks``), since seeds may not get there. Holm's correction is over the planned
 comparisons of the section alone, once for the tests of differences and once for those of equivalence
 (``stats.corrected``).
 """
@@ -13,21 +15,23 @@ comparisons of the section alone, once for the tests of differences and once for
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
+from flbench.choices import Measure
 from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.registry import Component
-from flbench.report.cells import Cell, Unit, rows_of, tick_of
-from flbench.report.stats import Contrast, Difference, corrected, paired
+from flbench.report.cells import Cell, Unit, grouped, rows_of, tick_of
+from flbench.report.stats import Contrast, Difference, corrected, paired, paired_ranks
 from flbench.report.tables import Axes, kind_name
 from flbench.report.ticks import Tick, place_label
 from flbench.report.trust import WINDOWS, Checks, Curve, Doubt, any_rises, over_last, slopes, varies_partition
-from flbench.report.tuning import OfKind
+from flbench.report.tuning import OfKind, Range
 from flbench.sweeps.layout import Layout, Pair
 from flbench.sweeps.match import Condition, all_of
 
@@ -57,7 +61,8 @@ class Planned:
 
     pair: Pair
     place: Place
-    contrast: Contrast  # the difference, with its corrected p-values
+    contrast: Contrast  # the difference, with its corrected p-values; of ranks where it is not of the metric
+    effect: float  # difference of the metric or decades, or ratio of rounds: 0 or infinite if one side gets there
     last: Difference | None  # by the last evaluations, where the values are means of several
     cells: int  # differences of cells that are averaged
     missing: int  # those left out, because a cell has no value for some seed
@@ -125,6 +130,12 @@ class Planned:
         return " minus ".join(one.label for one in self.pair.between)
 
 
+def in_groups(some: Iterable[Planned]) -> list[list[Planned]]:
+    """Return differences of the metric, interactions, and comparisons of how fast and how easy; none is empty."""
+    measures = get_args(Measure)
+    return grouped(some, lambda one: (measures.index(one.pair.measure), bool(one.between)))
+
+
 def full_name(name: str, among: str, between: str) -> str:
     """Return a name such as ``fn against none``, with the cells and the columns to which it is restricted."""
     return ", ".join(filter(None, [f"{name} {among}".rstrip(), between]))
@@ -144,9 +155,16 @@ _SIDES = attrgetter("plus"), attrgetter("minus")
 _Key = tuple[tuple[Hashable, ...], Tick]
 Gains = Mapping[Place, Mapping[_Key, Gain]]
 
+#: The values of the two sides of a comparison by seed, for each pair of cells.
+_Sides = Sequence[tuple[Mapping[int, float], Mapping[int, float]]]
+
 
 def planned(
-    kinds: Sequence[OfKind], layout: Layout, details: Mapping[Unit, Cell], ends: Mapping[Unit, Mapping[int, Curve]]
+    kinds: Sequence[OfKind],
+    layout: Layout,
+    details: Mapping[Unit, Cell],
+    ends: Mapping[Unit, Mapping[int, Curve]],
+    ranges: Iterable[Range],
 ) -> tuple[Planned, ...]:
     """Return the planned comparisons among the shown cells of each kind, in the columns that have both values.
 
@@ -155,7 +173,21 @@ def planned(
         layout: names the comparisons.
         details: the shown cells with their slopes and grids, by key.
         ends: the last evaluations of the seeds of each of them.
+        ranges: the rates with which rows work, one a row and column.
     """
+    known = {cell.key: one for one in ranges for cell in one.cells}
+
+    def values(pair: Pair, cell: Cell) -> Mapping[int, float]:
+        """Return what is compared by seed; empty where a seed has no value."""
+        speed, rates = details[cell.key].speed, known.get(cell.key)
+        if not cell.complete:
+            return {}
+        if pair.measure == "fast":
+            return speed.by_seed if speed else {}
+        if pair.measure == "easy":
+            return rates.decades_by_seed if rates else {}
+        return cell.by_seed
+
     places = {
         (pair, place): list(gains.values())
         for pair in layout.contrasts
@@ -163,21 +195,31 @@ def planned(
         for place, gains in gains_of(kind, pair).items()
     }
     complete = {
-        at: [gain for gain in gains if all(cell.complete for side in gain for cell in side)]
+        at: [gain for gain in gains if all(values(at[0], cell) for side in gain for cell in side)]
         for at, gains in places.items()
     }
-    means = {at: _difference(gains, lambda cell: cell.by_seed) for at, gains in complete.items()}
-    lasts = {at: _difference(gains, lambda cell: cell.last_by_seed) for at, gains in complete.items()}
+    ranked: Mapping[tuple[Pair, Place], _Sides] = {
+        at: [(values(at[0], gain.plus[0]), values(at[0], gain.minus[0])) for gain in gains]
+        for at, gains in complete.items()
+        if at[0].measure != "far"
+    }
 
-    def differences(of: Callable[[Mapping[int, Curve]], Mapping[int, float]]) -> dict[tuple[Pair, Place], Difference]:
-        of_cell = cache(lambda key: of(ends[key]))  # a cell is in several comparisons
-        found = {at: _difference(gains, lambda cell: of_cell(cell.key)) for at, gains in complete.items()}
+    def differences(of: Callable[[Cell], Mapping[int, float]]) -> dict[tuple[Pair, Place], Difference]:
+        found = {at: _difference(gains, of) for at, gains in complete.items() if at not in ranked}
         return {at: gap for at, gap in found.items() if gap}
 
-    changes = differences(slopes)
-    by_window = [corrected(differences(partial(over_last, window=one)), layout.tie_margin) for one in WINDOWS]
+    def over_ends(of: Callable[[Mapping[int, Curve]], Mapping[int, float]]) -> dict[tuple[Pair, Place], Difference]:
+        of_cell = cache(lambda key: of(ends[key]))  # a cell is in several comparisons
+        return differences(lambda cell: of_cell(cell.key))
+
+    def tested(gaps: Mapping[tuple[Pair, Place], Difference]) -> dict[tuple[Pair, Place], Contrast]:
+        return corrected({**gaps, **ranks}, layout.tie_margin)
+
+    ranks = {at: gap for at, pairs in ranked.items() if (gap := paired_ranks(pairs))}
+    lasts, changes = differences(lambda cell: cell.last_by_seed), over_ends(slopes)
+    by_window = [tested(over_ends(partial(over_last, window=one))) for one in WINDOWS]
     found = []
-    for at, one in corrected({at: gap for at, gap in means.items() if gap}, layout.tie_margin).items():
+    for at, one in tested(differences(lambda cell: cell.by_seed)).items():
         sides = [[details[cell.key] for gain in complete[at] for cell in side(gain)] for side in _SIDES]
         checks = Checks(
             rising=any_rises(cell for side in sides for cell in side),
@@ -188,10 +230,32 @@ def planned(
             varied=varies_partition(cell for side in sides for cell in side),
             pairs=len(complete[at]),
         )
-        doubts = checks.doubts(one, layout.metric, layout.tie_margin)
+        effect, doubts = one.difference.mean, checks.doubts(one, layout.metric, layout.tie_margin)
+        if at[0].measure == "fast":
+            has_plateau = all(cell.speed.level.of != "final value" for side in sides for cell in side)
+            effect, doubts = _median_ratio(ranked[at]), checks.doubts_of_speed(has_plateau=has_plateau)
+        elif at[0].measure == "easy":
+            is_open = any(known[cell.key].is_open for side in sides for cell in side)
+            effect, doubts = _mean_gap(ranked[at]), (Doubt("coarse", "edge of the grid"),) if is_open else ()
         missing = len(places[at]) - len(complete[at])
-        found.append(Planned(*at, one, lasts[at], len(complete[at]), missing, checks, doubts))
+        found.append(Planned(*at, one, effect, lasts.get(at), len(complete[at]), missing, checks, doubts))
     return tuple(found)
+
+
+def _median_ratio(pairs: _Sides) -> float:
+    """Return the median over pairs and seeds of the first rounds over the second; 1 where neither side gets there."""
+    ratios = []
+    for first, second in pairs:
+        for seed in first.keys() & second.keys():
+            a, b = max(first[seed], 1), max(second[seed], 1)  # the level may be reached before training
+            ratios.append(1.0 if math.isinf(a) and math.isinf(b) else a / b)
+    return statistics.median(ratios)
+
+
+def _mean_gap(pairs: _Sides) -> float:
+    """Return the mean difference over pairs and seeds."""
+    gaps = [first[seed] - second[seed] for first, second in pairs for seed in first.keys() & second.keys()]
+    return math.fsum(gaps) / len(gaps)
 
 
 def _collapsed(cells: Sequence[Cell]) -> int:

@@ -24,7 +24,10 @@ WINDOWS = (1, TAIL, 2 * TAIL)
 
 
 def end_of(records: Iterable[Record], metric: str) -> Curve:
-    """Return the last ``2 * TAIL`` evaluations of a run after round 0, from the last one without a finite value on."""
+    """Return the last evaluations of a run after round 0, from the last one without a finite value on.
+
+    They are those of the second half of the rounds, and at least ``2 * TAIL``.
+    """
     found: list[tuple[int, float]] = []
     for record in records:
         value = value_of(record, metric)
@@ -32,7 +35,13 @@ def end_of(records: Iterable[Record], metric: str) -> Curve:
             found.clear()
         elif record["round"] > 0:
             found.append((record["round"], value))
-    return tuple(found[-2 * TAIL :])
+    return _second_half(found, 2 * TAIL)
+
+
+def _second_half(curve: Sequence[tuple[int, float]], fewest: int) -> Curve:
+    """Return the evaluations after half of the rounds, or the last ``fewest`` if these are more."""
+    later = sum(2 * at > curve[-1][0] for at, _ in curve)
+    return tuple(curve[-max(later, fewest) :])
 
 
 def over_last(ends: Mapping[int, Curve], window: int) -> dict[int, float]:
@@ -43,13 +52,14 @@ def over_last(ends: Mapping[int, Curve], window: int) -> dict[int, float]:
 
 
 def slopes(ends: Mapping[int, Curve]) -> dict[int, float]:
-    """Return the slope of each seed's last ``TAIL`` evaluations, per doubling of rounds; empty where one has fewer.
+    """Return the slope of each seed's curve per doubling of rounds; empty where one has fewer than ``TAIL`` points.
 
-    It is the least-squares slope of the metric against log2 of the round.
+    It is the least-squares slope of the metric against log2 of the round, over the second half of the rounds: one
+    doubling. Of five evaluations that are close together the slope per doubling would be noise.
     """
     if any(len(curve) < TAIL for curve in ends.values()):
         return {}
-    return {seed: round(_slope(curve[-TAIL:]), DECIMALS) for seed, curve in ends.items()}
+    return {seed: round(_slope(_second_half(curve, TAIL)), DECIMALS) for seed, curve in ends.items()}
 
 
 def _slope(curve: Curve) -> float:
@@ -219,11 +229,33 @@ class Checks:
         """Return the checks that a comparison does not pass; empty for one that passes all."""
         found = [
             *self._slope_doubts(metric),
-            self._grid_doubt(contrast, metric, margin),
+            self._tuning_doubt() or self._grid_doubt(contrast, metric, margin),
             self._window_doubt(),
-            Doubt("collapse", "seeds collapsed") if any(self.collapsed) else None,
+            self._collapse_doubt(),
         ]
         return tuple(filter(None, found))
+
+    def doubts_of_speed(self, *, has_plateau: bool) -> tuple[Doubt, ...]:
+        """Return the checks that a comparison of rounds to a level does not pass.
+
+        Args:
+            has_plateau: whether a row of the column is at a plateau: else the level is that of a rising curve.
+        """
+        found = [
+            None if has_plateau else Doubt("rising", "no plateau"),
+            self._tuning_doubt(),
+            self._collapse_doubt(),
+        ]
+        return tuple(filter(None, found))
+
+    def _collapse_doubt(self) -> Doubt | None:
+        return Doubt("collapse", "seeds collapsed") if any(self.collapsed) else None
+
+    def _tuning_doubt(self) -> Doubt | None:
+        every = [grid for side in self.grids for grid in side]
+        if not all(grid.is_tuned for grid in every):
+            return Doubt("coarse", "not tuned")
+        return Doubt("coarse", "edge of the grid") if any(grid.at_edge for grid in every) else None
 
     def _slope_doubts(self, metric: str) -> Iterator[Doubt]:
         if self.rising:
@@ -234,11 +266,6 @@ class Checks:
             yield Doubt("rising", "slope not known", known=False)
 
     def _grid_doubt(self, contrast: Contrast, metric: str, margin: float) -> Doubt | None:
-        every = [grid for side in self.grids for grid in side]
-        if not all(grid.is_tuned for grid in every):
-            return Doubt("coarse", "not tuned")
-        if any(grid.at_edge for grid in every):
-            return Doubt("coarse", "edge of the grid")
         first, second = self.costs()
         if first is None or second is None:
             return Doubt("coarse", "grid not known", known=False)

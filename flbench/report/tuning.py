@@ -224,9 +224,28 @@ class Range:
     cells: tuple[Cell, ...] = field(compare=False, repr=False)  # one a rate, in ascending order
 
     @property
+    def is_open(self) -> bool:
+        """Whether it may be wider."""
+        return self.open_low or self.open_high
+
+    @property
     def decades(self) -> float:
         """The width of the range in powers of ten."""
         return math.log10(self.high / self.low)
+
+    @property
+    def decades_by_seed(self) -> dict[int, float]:
+        """The width of the range by the values of each seed alone; empty where a run is missing."""
+        if any(run.state not in ("done", "diverged") for cell in self.cells for run in cell.runs):
+            return {}
+        seeds = set.intersection(*({run.experiment.seed for run in cell.runs} for cell in self.cells))
+        sign = _sign(self.cells[0])
+        rates = [cell.experiment.lr for cell in self.cells]
+        found = {}
+        for seed in sorted(seeds):
+            _, first, last = unbroken([sign * cell.by_seed.get(seed, -sign * math.inf) for cell in self.cells])
+            found[seed] = math.log10(rates[last] / rates[first])
+        return found
 
 
 def ranges(cells: pd.DataFrame, layout: Layout) -> list[Rows[Range]]:
@@ -245,15 +264,9 @@ def ranges(cells: pd.DataFrame, layout: Layout) -> list[Rows[Range]]:
 
 def _range(cells: Sequence[Cell], row: tuple[Tick, ...], column: str) -> Range:
     cells = sorted(cells, key=lambda cell: cell.experiment.lr)
-    sign = -1 if METRICS[cells[0].metric].lower_is_better else 1
+    sign = _sign(cells[0])
     means = [sign * cell.summary.mean if cell.complete and cell.summary else -math.inf for cell in cells]
-    best = means.index(max(means))
-    good = [math.isfinite(mean) and round(means[best] - mean, 9) <= WITHIN for mean in means]
-    first = last = best
-    while first > 0 and good[first - 1]:
-        first -= 1
-    while last < len(cells) - 1 and good[last + 1]:
-        last += 1
+    best, first, last = unbroken(means)
     runs = [run for cell in cells for run in cell.runs if run.result is not None]
     summary = cells[best].summary
     return Range(
@@ -268,3 +281,20 @@ def _range(cells: Sequence[Cell], row: tuple[Tick, ...], column: str) -> Range:
         finished=len(runs),
         cells=tuple(cells),
     )
+
+
+def _sign(cell: Cell) -> int:
+    """Return 1 where larger values are better, else -1."""
+    return -1 if METRICS[cell.metric].lower_is_better else 1
+
+
+def unbroken(values: Sequence[float]) -> tuple[int, int, int]:
+    """Return the place of the best of some values, the largest, and the ends of the range around it that works."""
+    best = values.index(max(values))
+    good = [math.isfinite(value) and round(values[best] - value, 9) <= WITHIN for value in values]
+    first = last = best
+    while first > 0 and good[first - 1]:
+        first -= 1
+    while last < len(values) - 1 and good[last + 1]:
+        last += 1
+    return best, first, last

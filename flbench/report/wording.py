@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from flbench.choices import Measure
 from flbench.metric_specs import METRICS, Metric
 from flbench.report.cells import Cell
-from flbench.report.costs import Reached
+from flbench.report.measures import Speed
+from flbench.report.planned import Planned
 from flbench.report.stats import Contrast, Difference, Summary, summarize
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, axis_label, place_label
@@ -55,6 +58,26 @@ def contrast_text(contrast: Contrast, metric: str) -> tuple[str, str]:
     return text, f"p {'<0.001' if contrast.p < 0.001 else f'{contrast.p:.2g}'}, n={n}"
 
 
+def planned_text(one: Planned, metric: str) -> tuple[str, str]:
+    """Return the effect of a planned comparison, as in ``+20.66 ± 3.10`` or ``0.40 × the rounds``, and its p and n."""
+    text, below = contrast_text(one.contrast, metric)
+    if one.pair.measure == "easy":
+        return f"{one.effect:+z.2f} decades", below
+    if one.pair.measure == "far":
+        return text, below
+    if one.effect == 0 or math.isinf(one.effect):
+        return f"{'only' if one.effect == 0 else 'not'} {one.value} gets there", below
+    return f"{one.effect:.2g} × the rounds", below
+
+
+#: What more and less of a measure are called.
+WORDS: Mapping[Measure, Mapping[str, str]] = {
+    "far": {},
+    "fast": {"more": "slower", "less": "faster"},
+    "easy": {"more": "easier", "less": "harder"},
+}
+
+
 def difference_text(found: Difference, metric: str) -> str:
     """Return ``+20.66 ± 3.10``."""
     return METRICS[metric].change(found.mean) + width_text(found.half_width, metric)
@@ -94,15 +117,16 @@ def slope_text(rise: Summary | None, metric: str) -> str:
     return METRICS[metric].change(rise.mean) + width_text(rise.half_width, metric)
 
 
-def verdict_text(contrast: Contrast, layout: Layout) -> str:
-    """Return ``more``, ``less``, ``equivalent within 1 point``, both, or ``open``."""
+def verdict_text(one: Planned, layout: Layout) -> str:
+    """Return ``more``, ``less``, ``equivalent within 1 point``, both, or ``open``; of rounds ``slower``, ``faster``."""
+    verdict = one.contrast.verdict
     within = f"equivalent within {margin_text(layout.tie_margin, METRICS[layout.metric])}"
-    return contrast.verdict.replace("equivalent", within)
+    return WORDS[one.pair.measure].get(verdict, verdict.replace("equivalent", within))
 
 
-def reached_text(reached: Reached) -> str:
-    """Return ``2/3 seeds``: how many reach the target."""
-    return f"{reached.n}/{reached.requested} seeds"
+def reached_text(speed: Speed) -> str:
+    """Return ``2/3 seeds``: how many reach the level."""
+    return f"{speed.n}/{speed.requested} seeds"
 
 
 def bytes_text(count: float) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from flbench.choices import SelectBy
+from flbench.choices import Measure, SelectBy
 from flbench.config import ALIASES, Experiment
 from flbench.halving import Halving
 from flbench.metric_specs import METRICS
@@ -36,12 +36,14 @@ class Pair:
         against: the value of the same field that it is compared with.
         among: conditions of the cells that are compared (``if``).
         between: two columns: a difference in the first is compared with that in the second. Or none.
+        measure: what is compared.
     """
 
     value: Condition
     against: Condition
     among: tuple[Condition, ...] = ()
     between: tuple[Condition, ...] = ()
+    measure: Measure = "far"
 
     @property
     def field(self) -> str:
@@ -62,7 +64,7 @@ class Layout:
         tune: hyperparameters to choose where they vary.
         contrasts: planned comparisons.
         margin: a cell at most this much worse than the best ties; None: ``tie_margin`` chooses.
-        target: value to which rounds and bytes are counted; None: the final value of the baseline.
+        target: value to which rounds and bytes are counted; None: ``report/measures.py`` chooses one for each column.
         search: how settings were dropped before the last round.
         headline: columns on the first page, each by its conditions; None: the first ones.
     """

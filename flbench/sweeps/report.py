@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
-from flbench.choices import ON_VALIDATION_DATA
+from flbench.choices import ON_VALIDATION_DATA, Measure
 from flbench.config import Experiment, GivenValue, Layer, Training, ValidCell, Where, normal_path
 from flbench.errors import UserError
 from flbench.messages import did_you_mean, format_scalar, unknown
@@ -15,7 +15,7 @@ from flbench.sweeps.axes import check_axis, check_metric
 from flbench.sweeps.layout import Layout, Pair
 from flbench.sweeps.match import Condition, Rule, values_here
 from flbench.sweeps.source import Source, component_form
-from flbench.sweeps.spec import AGAINST, BETWEEN, CONTRAST_KEYS, IF, Report, SweepSpec, Values
+from flbench.sweeps.spec import AGAINST, BETWEEN, CONTRAST_KEYS, IF, MEASURE, Report, SweepSpec, Values
 
 #: The parts of a file that make its cells.
 OF_CELLS = ("base", "axes", "zip", "grids", "exclude", "overrides")
@@ -63,6 +63,11 @@ def read_report(
         effects.require(("report", "baseline"), *baseline)
     for index, pairs in enumerate(contrasts):
         first = pairs[0]
+        if first.measure == "easy":
+            where = ("report", "contrasts", index, MEASURE)
+            if spec.search is not None and spec.search.halves:
+                raise source.error(where, "easy needs all rates trained to the end, and the sweep's search drops some")
+            effects.require_variation(where, "lr")
         for column in first.between or (None,):
             for one in (*(pair.value for pair in pairs), first.against):
                 effects.require(("report", "contrasts", index), one, *first.among, *([column] if column else []))
@@ -163,8 +168,16 @@ def read_contrast(source: Source, contrast: Values, where: Where) -> tuple[Pair,
     (against,) = Condition.each_of(source, {path: GivenValue(reference, (*where, AGAINST))})
     meant = Condition.each_of(source, layer)
     columns = tuple(one for column in between for one in Condition.each_of(source, column))
+    measure = contrast.get(MEASURE, "far")
+    if measure not in get_args(Measure):
+        raise source.error((*where, MEASURE), unknown("measure", str(measure), get_args(Measure)))
+    if between and measure != "far":
+        hint = f"{BETWEEN} compares differences of the metric, and {measure} has differences of ranks: leave one out"
+        raise source.error((*where, MEASURE), hint)
     pairs = [
-        Pair(value, against, meant, columns) for one in _each(path, given) for value in Condition.each_of(source, one)
+        Pair(value, against, meant, columns, measure)
+        for one in _each(path, given)
+        for value in Condition.each_of(source, one)
     ]
     for pair in pairs:
         if _form(path, pair.value.given.raw) == _form(path, reference):

@@ -29,9 +29,9 @@ def read_search(source: Source, spec: SweepSpec, experiments: Sequence[Experimen
         return None
     axes = tuple(_axis(source, name, spec.report, experiments) for name in section.axis)
     trainings = _by_rounds(source, experiments)
-    halves = section.refine is None or section.rungs is not None or section.keep is not None
     rungs = tuple(
-        _rungs(source, section.rungs, rounds, runs) if halves else (rounds,) for rounds, runs in trainings.items()
+        _rungs(source, section.rungs, rounds, runs) if section.halves else (rounds,)
+        for rounds, runs in trainings.items()
     )
     on_val, tail = section.select_by in ON_VALIDATION_DATA, TAIL if section.select_by in OVER_TAIL else 1
     if on_val and not all(getattr(run, "val_fraction", 0) for run in experiments):

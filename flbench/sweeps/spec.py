@@ -37,11 +37,12 @@ from flbench.sweeps.units import Memory, WallTime
 Values = dict[str, Any]
 
 #: The keys of a planned comparison beside its field: the value that the others are compared with, the field and two
-#: values between which the difference is compared, and conditions of the cells that are compared.
+#: values between which the difference is compared, conditions of the cells that are compared, and what is compared.
 AGAINST = "against"
 BETWEEN = "between"
 IF = "if"
-CONTRAST_KEYS = (AGAINST, BETWEEN, IF)
+MEASURE = "measure"
+CONTRAST_KEYS = (AGAINST, BETWEEN, IF, MEASURE)
 
 
 def _metric(raw: Any) -> Any:
@@ -291,6 +292,11 @@ class Search(Strict):
     )
     refine: Refine | None = Field(default=None, description="try further values around the best ones; {} for defaults")
 
+    @property
+    def halves(self) -> bool:
+        """Whether settings are dropped at rungs; with ``refine`` alone none is."""
+        return self.refine is None or self.rungs is not None or self.keep is not None
+
 
 class Report(Strict):
     """How the leaderboard is laid out."""
@@ -316,7 +322,8 @@ class Report(Strict):
         default=(),
         description="planned comparisons of a field's values with another one, as {norm: [fn, ln], against: none}; "
         'with between: {partition: ["classes:1", iid]} the difference in the first column minus that in the second; '
-        "with if: {method: fedavg} among these cells alone",
+        "with if: {method: fedavg} among these cells alone; with measure: fast of the rounds to the level "
+        "of the column, easy of the width of the rates that work; default: far, the metric",
     )
     margin: float | None = Field(
         default=None,
@@ -331,7 +338,7 @@ class Report(Strict):
     target: float | None = Field(
         default=None,
         description="value of the metric to which rounds and bytes are counted, 0.9 for an accuracy of 90 %; default: "
-        "what the baseline ends with",
+        "95 % of the lowest plateau of the column",
     )
 
 

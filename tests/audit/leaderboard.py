@@ -133,7 +133,7 @@ def _value(row: Row, cell: Mapping[Hashable, float], is_better: bool, at: At) ->
     cells = trust.cells(at.sweep)
     mine = cells[(cells[[*ROW, *sweep_of(at.sweep).column]] == [*row, *at.place]).all(axis=1)]
     if len(mine) and mine.rising.iloc[0]:
-        lines.append(f"<sub>rising, after {at.runs.trained.max():,} rounds</sub>")
+        lines.append("<sub>rising</sub>")
     if beside := published.beside(row, at):
         ours, number, interval = beside
         assert f"{ours:.2f}" == f"{cell['last']:.2f}"
@@ -149,7 +149,7 @@ def sentences() -> list[str]:
         f"± half-width of the {percent} interval over seeds; last: the same difference in the last "
         "evaluation alone; a minus b",
         f"More, less, equivalent (within {100 * MARGIN:.0f} point): shown at {100 * LEVEL:.0f} % by t-tests with "
-        "Holm's correction over the comparisons",
+        "Holm's correction over the section",
         published.summary(),
         f"Mean ± half-width of its {percent} interval, over seeds and test images",
         *_partitions(),

@@ -31,8 +31,8 @@ def ends(sweep: str) -> pd.DataFrame:
         records = [one for one in map(json.loads, lines[run.run_id]) if one["round"] > 0]
         known = pd.Series([accuracy(one) for one in records], [one["round"] for one in records], dtype=float)
         numbers = [known[-window:].mean() if len(known) >= window else np.nan for window in WINDOWS]
-        tail = known[-TAIL:]
-        slope = np.polyfit(np.log2(tail.index.to_numpy()), tail, 1)[0] if len(tail) == TAIL else np.nan
+        half = known[-max(TAIL, (2 * known.index > known.index.max()).sum()) :]
+        slope = np.polyfit(np.log2(half.index.to_numpy()), half, 1)[0] if len(half) >= TAIL else np.nan
         found.append((round(slope, 12), *numbers))
     names = ["slope", *(over(window) for window in WINDOWS)]
     return chosen(sweep).reset_index(drop=True).assign(**pd.DataFrame(found, columns=names))

@@ -54,7 +54,7 @@ def test_a_damaged_result_is_named(here: Path, report: Report, caplog: pytest.Lo
 def test_rules_are_options(here: Path, report: Report) -> None:
     report("tiny.yaml", "--select-by", "oracle", "--target", "0.55")
     text = Path("tiny.md").read_text()
-    assert "an upper bound and no result" in text and "Target: 55.00" in text
+    assert "an upper bound and no result" in text and "classes:1: 55.00, given" in text
 
 
 def test_a_change_of_one_of_two_sweeps(here: Path, report: Report) -> None:
@@ -217,7 +217,7 @@ def test_report_options_apply_to_their_own_sweep(here: Path, report: Report) -> 
         report(*order, "--store", "two", "--out", "board.md", "--force")
         rates, best = section("rates"), section("best")
         assert "| norm | lr 0.01<br>iid | lr 0.1<br>iid |" in rates and "best of" not in rates
-        assert "#### Best lr of each row" in best and "lr 0.1, best of 2" in best and "Target: 0.5," in best
+        assert "#### Best lr of each row" in best and "lr 0.1, best of 2" in best and "0.5, given" in best
     report(
         "rates.yaml", "best.yaml", "--store", "two", "--out", "board.md", "--force", "--tune", "lr", "--metric", "acc"
     )

@@ -50,6 +50,7 @@ def test_the_sweeps_of_the_repository_are_accepted(check: jsonschema.Draft202012
         {"seeds": {"range": [0, 3]}, "resources": {"cpus": 2, "gpus": 0.5, "mem": "2G", "time": "30m"}},
         {"report": {"contrasts": {"norm": "ln", "against": "fn", "between": {"partition": ["classes:1", "iid"]}}}},
         {"report": {"contrasts": [{"norm": ["ln"], "against": "fn", "if": {"method": "fedavg"}}]}},
+        {"report": {"contrasts": [{"norm": "ln", "against": "fn", "measure": "fast"}]}},
         {"backend": {"kind": "slurm", "profile": "a.yaml"}, "report": {"rows": "method", "cols": ["E", "norm.groups"]}},
     ],
 )

@@ -173,52 +173,6 @@ def test_select_by_oracle_uses_the_test_data_of_every_round(tmp_path: Path) -> N
     assert "an upper bound and no result" in text
 
 
-def test_rounds_and_bytes_to_the_target(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    curves = {("none", 0): (0.2, 0.4, 0.6), ("none", 1): (0.3, 0.5, 0.4), ("ln", 0): (0.6, 0.7, 0.8)}
-    curves[("ln", 1)] = (0.1, 0.2, 0.3)
-    for (norm, seed), accs in curves.items():
-        lines = records([10, 20, 30], 0.5)
-        for line, acc in zip(lines, accs, strict=True):
-            line |= {"acc": acc, "bytes_up": 1000 * line["round"], "bytes_down": 500 * line["round"]}
-        finish(store, experiment(norm=norm, rounds=30, seed=seed), lines=lines)
-    collection = collect(StoreSource(store))
-    # The baseline's seeds end with 0.6 and 0.4, which they reach in rounds 30 and 20; ln's first seed at once.
-    text = markdown_of(leaderboard_of(collection))
-    assert "| fedavg | none | classes:1 | 25.00 |" in text
-    assert "| 45.0\N{NO-BREAK SPACE}kB | 25 | 37.5\N{NO-BREAK SPACE}kB |" in text
-    assert "| 45.0\N{NO-BREAK SPACE}kB | 10<br><sub>1/2 seeds</sub> | 15.0\N{NO-BREAK SPACE}kB |" in text
-    assert "Target: what fedavg none ends with" in text
-    fixed = markdown_of(leaderboard_of(collection, target=0.75))
-    assert "Target: 75.00," in fixed
-    assert "| 45.0\N{NO-BREAK SPACE}kB | never | never |" in fixed
-    assert "| 45.0\N{NO-BREAK SPACE}kB | 30<br><sub>1/2 seeds</sub> | 45.0\N{NO-BREAK SPACE}kB |" in fixed
-
-
-def test_a_baseline_on_other_data_is_no_target(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    finish(store, experiment(norm="none"), 0.5, bytes_up=10, fingerprint="aaaaaaaaaaaaaaaa")
-    finish(store, experiment(norm="ln"), 0.6, bytes_up=10, fingerprint="bbbbbbbbbbbbbbbb")
-    (table,) = leaderboard_of(collect(StoreSource(store))).sections[0].details
-    reached = {table.rows[r][1].label: cell.costs.reached for (r, _), cell in table.cells.items()}
-    assert reached["none"] is not None and reached["none"].rounds == 20
-    assert reached["ln"] is None
-
-
-@pytest.mark.parametrize(
-    ("metric", "target", "rounds"),
-    [("acc", 0.6, 20), ("acc", 0.61, None), pytest.param("loss", 0.95, 10, id="a lower loss is better")],
-)
-def test_the_first_record_that_is_as_good_as_the_target_reaches_it(
-    tmp_path: Path, metric: str, target: float, rounds: int | None
-) -> None:
-    store = Store(tmp_path)
-    finish(store, experiment(), lines=[{"round": 10, "loss": 0.9, "acc": 0.1}, {"round": 20, "loss": 0.5, "acc": 0.6}])
-    (table,) = leaderboard_of(collect(StoreSource(store)), metric=metric, target=target).sections[0].details
-    (costs,) = (cell.costs for cell in table.cells.values())
-    assert costs.reached is not None and costs.reached.rounds == rounds
-
-
 def test_the_worst_client_and_class_are_means_over_seeds() -> None:
     more = [
         {"acc_worst": 0.2, "acc_sd": 0.1, "recall": [0.9, 0.3, None]},

@@ -207,7 +207,7 @@ def test_columns_of_different_length_have_axes_of_their_own(tmp_path: Path, kind
         assert last <= panel.get_xlim()[1] < 1.2 * last, "the whole line is in its panel, and fills it"
 
 
-def test_the_cost_of_the_target_or_why_a_row_has_none(tmp_path: Path) -> None:
+def test_the_cost_of_the_level_or_why_a_row_has_none(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for norm, accs in (("none", (0.2, 0.2, 0.4)), ("ln", (0.5, 0.5, 0.6)), ("fn", (0.1, 0.1, 0.1))):
         lines = records([0, 10, 20], 0.5)
@@ -221,8 +221,8 @@ def test_the_cost_of_the_target_or_why_a_row_has_none(tmp_path: Path) -> None:
     assert [text.get_text() for text in panel.texts] == [
         "20.0\N{NO-BREAK SPACE}MB",
         "before training",
-        "never",
-        "no target",
+        "more than 20 rounds",
+        "10\N{NO-BREAK SPACE}B",  # other data have their own level
     ]
     assert drawings(store, "cost", target=0.99) == []
 

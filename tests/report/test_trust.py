@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,16 @@ def test_the_slope_is_that_of_the_last_five_evaluations_per_doubling_of_rounds()
     bent = tuple(zip(DOUBLING, (0.0, 0.0, 0.0, 0.0, 0.5), strict=True))
     assert slopes({0: ((0, 9.0), *line), 1: bent}) == pytest.approx({0: 0.1, 1: 0.1})
     assert slopes({0: line[1:]}) == {}
+
+
+def test_of_many_evaluations_the_slope_is_that_of_the_second_half_of_the_rounds() -> None:
+    """Of 20 evaluations the last ten count, those after round 10; the last ten are also the end that is kept."""
+    records = [{"round": at, "acc": 0.9 if at <= 10 else 0.1 * math.log2(at)} for at in range(21)]
+    end = end_of(records, "acc")
+    assert [at for at, _ in end] == list(range(11, 21))
+    assert slopes({0: ((10, 0.9), *end)}) == pytest.approx({0: 0.1})
+    assert len(end_of([{"round": at, "acc": 0.5} for at in range(101)], "acc")) == 50
+    assert end_of([{"round": at, "acc": 0.5} for at in range(0, 131, 10)], "acc")[0] == (40, 0.5)
 
 
 def test_a_cell_rises_where_the_interval_of_its_slopes_is_above_0() -> None:

@@ -24,11 +24,9 @@ from flbench.papers.published_numbers import WIDEST, Comparison, Judgement, judg
 from flbench.registry import DATASETS
 from flbench.report.cells import Cell, cells_of, grouped, rows_of
 from flbench.report.claims import VERDICTS, Verdict
+from flbench.report.measures import CHANCE
 from flbench.report.runs import Run
 from flbench.report.stats import LEVEL, holm, kendall_tau
-
-#: Cells below this multiple of the accuracy of guessing are at chance: their seeds hardly differ.
-CHANCE = 1.5
 
 #: What cells whose seeds scatter alike have in common: data set, model, partition, clients, rounds.
 Level = tuple[str, str, str, int, int]

@@ -1,4 +1,4 @@
-"""The cost of the target: bytes sent and received until it is reached, row by row."""
+"""The cost of a column's level: bytes sent and received until it is reached, row by row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flbench.report.board import Leaderboard, Section
-from flbench.report.costs import Reached
 from flbench.report.figures.drawing import FIGURES, Drawing, table_file_name, titles_of
 from flbench.report.figures.rows import leading, shown_text
 from flbench.report.figures.style import (
@@ -19,21 +18,22 @@ from flbench.report.figures.style import (
     set_panel_title,
     set_title,
 )
+from flbench.report.measures import SHARE, Speed
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
-from flbench.report.wording import bytes_text, reached_text, row_name
+from flbench.report.wording import bytes_text, reached_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@FIGURES.register("cost", "bytes until the target", requires="a run that reaches it", order=70)
+@FIGURES.register("cost", "bytes until the level of a column", requires="a run that reaches it", order=70)
 def cost(board: Leaderboard) -> Iterator[Drawing]:
-    """Draw one figure a table with a target: a panel for each column in which some row reaches it, a line a row."""
+    """Draw one figure a table with curves: a panel for each column in which a row reaches its level, a line a row."""
     for section in board.sections:
         for table in section.details:
-            reached = {at: cell.costs.reached for at, cell in table.cells.items()}
-            known = {at: one.bytes for at, one in reached.items() if one and one.bytes}
+            speeds = {at: cell.speed for at, cell in table.cells.items()}
+            known = {at: one.bytes for at, one in speeds.items() if one and one.bytes}
             if known:
                 limits = min(known.values()) / 1.6, max(known.values()) * 4
                 yield _draw(section, table, sorted({c for _, c in known}), limits)
@@ -42,7 +42,6 @@ def cost(board: Leaderboard) -> Iterator[Drawing]:
 def _draw(section: Section, table: Table, columns: Sequence[int], limits: tuple[float, float]) -> Drawing:
     from matplotlib.ticker import LogLocator, NullLocator
 
-    target = section.layout.target
     shown = {at: cell for at, cell in table.cells.items() if at[1] in columns}
     lines = [(table.rows[r], cell, cell.summary.mean if cell.summary else None) for (r, _), cell in shown.items()]
     rows = leading(lines, section.layout)
@@ -61,10 +60,10 @@ def _draw(section: Section, table: Table, columns: Sequence[int], limits: tuple[
     panel.xaxis.set_major_formatter(lambda value, _: bytes_text(value).replace(".0\N{NO-BREAK SPACE}", " "))
     figure.supxlabel("bytes sent and received by all clients", fontsize="medium")
     title = titles_of(section, table)
-    what = f"{target:g}" if target is not None else f"what {row_name(table.baseline or ())} ends with"
+    target = section.layout.target
+    what = f"{100 * SHARE:g} % of the lowest plateau of the column" if target is None else f"{target:g}"
     set_title(figure, f"{title}: communication to reach {what}")
-    seeds = "" if target is not None else ", seed by seed"
-    caption = f"{title}: bytes sent and received by all clients until the target ({what}{seeds}) is reached."
+    caption = f"{title}: bytes sent and received by all clients until {what} is reached, median over seeds."
     caption += shown_text(len(rows), len({row for row, _, _ in lines}))
     return Drawing(table_file_name("cost", section, table), caption, figure, section.place)
 
@@ -73,21 +72,21 @@ def _draw_panel(panel: Axes, table: Table, c: int, styles: Mapping[tuple[Tick, .
     for y, (row, style) in enumerate(styles.items()):
         if (cell := table.cells.get((table.rows.index(row), c))) is None:
             continue
-        reached = cell.costs.reached
-        if reached is None or not reached.bytes:
-            why = _why_no_bytes(reached)
+        speed = cell.speed
+        if speed is None or not speed.bytes:
+            why = _why_no_bytes(speed)
             panel.annotate(why, (0.02, y), xycoords=("axes fraction", "data"), va="center", fontsize=7, color=GREY)
             continue
-        panel.plot([0, reached.bytes], [y, y], color=style["color"], linewidth=0.8, linestyle=":")
-        panel.plot(reached.bytes, y, marker=style["marker"], color=style["color"], markersize=5)
-        some = f" ({reached_text(reached)})" if reached.n < reached.requested else ""
-        text = f"{bytes_text(reached.bytes)}{some}"
-        panel.annotate(text, (reached.bytes, y), (6, 0), textcoords="offset points", va="center", fontsize=7)
+        panel.plot([0, speed.bytes], [y, y], color=style["color"], linewidth=0.8, linestyle=":")
+        panel.plot(speed.bytes, y, marker=style["marker"], color=style["color"], markersize=5)
+        some = f" ({reached_text(speed)})" if speed.n < speed.requested else ""
+        text = f"{bytes_text(speed.bytes)}{some}"
+        panel.annotate(text, (speed.bytes, y), (6, 0), textcoords="offset points", va="center", fontsize=7)
 
 
-def _why_no_bytes(reached: Reached | None) -> str:
-    if reached is None:
-        return "no target"
-    if reached.rounds is None:
-        return "never"
-    return "bytes not recorded" if reached.bytes is None else "before training"
+def _why_no_bytes(speed: Speed | None) -> str:
+    if speed is None:
+        return "no curve"
+    if speed.rounds is None:
+        return f"more than {speed.last:,} rounds"
+    return "bytes not recorded" if speed.bytes is None else "before training"

@@ -51,7 +51,7 @@ def gains(board: Leaderboard) -> Iterator[Drawing]:
     """
     for section in board.sections:
         elsewhere = {one for some in mapped(section) for one in some}
-        plotted = [one for one in section.planned if one not in elsewhere]
+        plotted = [one for one in section.gains if one not in elsewhere]
         for reference in dict.fromkeys((one.pair.field, one.reference) for one in plotted):
             yield _draw(section, [one for one in plotted if (one.pair.field, one.reference) == reference])
 
@@ -90,7 +90,8 @@ def overview(board: Leaderboard) -> Iterator[Drawing]:
     Yields:
         One figure: a section's panels in a row, a reference's in a column; none where metrics differ.
     """
-    found = answers(board.sections, headline(board.sections))
+    every = answers(board.sections, headline(board.sections))
+    found = [answer for answer in every if answer.measure == "far"]
     shown: dict[str, list[Planned]] = {}
     for answer in found:
         shown.setdefault(answer.section.title, []).extend(answer.shown)

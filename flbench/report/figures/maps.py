@@ -194,7 +194,7 @@ def phase(board: Leaderboard) -> Iterator[Drawing]:
 
 def mapped(section: Section) -> Iterator[list[Planned]]:
     """Yield the planned comparisons of each figure."""
-    plain = [one for one in section.planned if not one.between and len(one.place.axes) == 2]
+    plain = [one for one in section.gains if not one.between and len(one.place.axes) == 2]
     for some in grouped(plain, lambda one: (one.pair.field, one.pair.against.form)):
         if min(map(len, _places(some))) >= FEWEST:
             yield some

@@ -1,17 +1,16 @@
-"""The blocks below a section's tables: differences, costs, clients and classes, ranges of learning rates."""
+"""The blocks below a section's tables: measures, differences, costs, clients and classes, ranges of learning rates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from flbench.choices import TAIL
-from flbench.literal import literal
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Fold, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
 from flbench.report.cells import Cell
-from flbench.report.costs import Costs, Reached
+from flbench.report.costs import Costs
+from flbench.report.page.measures import decades_text, measure_blocks
 from flbench.report.stats import Contrast, Summary
 from flbench.report.tables import Table, kind_name
 from flbench.report.ticks import axis_names
@@ -21,10 +20,8 @@ from flbench.report.wording import (
     TIED,
     bytes_text,
     contrast_text,
-    reached_text,
     row_labels,
     row_name,
-    slope_text,
     width_text,
 )
 
@@ -38,9 +35,12 @@ TRIED = (1, 2, 3, 5)
 def detail_blocks(section: Section, most_lines: int) -> Iterator[Block]:
     """Yield the blocks of a section; tables with more than ``most_lines`` lines are folded."""
     for table in section.details:
+        title = f"How far, how fast, how easy{_suffix(table.short_title)}"
+        yield from _titled(title, measure_blocks(section, table), most_lines)
+    for table in section.details:
         yield from _titled(f"Differences{_suffix(table.short_title)}", _differences(table), most_lines)
     for table in section.details:
-        title, costs = _suffix(table.short_title), _costs(table, section.layout.target)
+        title, costs = _suffix(table.short_title), _costs(table)
         yield from _titled(f"Cost, clients and classes{title}", costs, most_lines)
         if recall := _recall(table):
             yield Fold(f"Recall of each class{title}", (recall,))
@@ -108,8 +108,8 @@ def _contrast(contrast: Contrast | None, metric: str, mark: str = "") -> Entry:
     return Entry(text, (below,), mark=mark, order=contrast.difference.mean)
 
 
-def _costs(table: Table, target: float | None) -> list[Block]:
-    """Return worst client, spread, worst class, bytes, rounds and bytes to the target of every cell with a value."""
+def _costs(table: Table) -> list[Block]:
+    """Return worst client, spread, worst class, bytes and grid of every cell with a value."""
     lines = [(names, cell) for names, cell in _lines(table) if cell.values]
     columns: dict[str, Callable[[Cell], Entry | None]] = {
         "worst client": lambda cell: _percent(cell.costs.worst),
@@ -117,37 +117,19 @@ def _costs(table: Table, target: float | None) -> list[Block]:
         "worst class": lambda cell: _worst_class(cell.costs),
         "bytes": lambda cell: _bytes(cell.costs.bytes),
         "rounds of the search": lambda cell: _rounds(cell.costs.budget),
-        "rounds to target": lambda cell: _rounds_to(cell.costs.reached) if cell.costs.reached else None,
-        "bytes to target": lambda cell: _bytes_to(cell.costs.reached) if cell.costs.reached else None,
-        "per doubling of rounds": _rise,
         "grid may cost": _grid_cost,
     }
     shown = {head: entry for head, entry in columns.items() if any(entry(cell) for _, cell in lines)}
     if not shown:
         return []
     text = "Means over seeds. Worst client and worst class: accuracy; bytes: sent and received by all clients."
-    if "per doubling of rounds" in shown:
-        text += f" Per doubling of rounds: the slope of the last {TAIL} evaluations, ± half-width of its interval."
     if "grid may cost" in shown:
         text += " Grid may cost: by how much a setting between those that were tried may be better."
     if "rounds of the search" in shown:
         text += " Rounds of the search: of all settings and seeds of the row and column."
-    if "rounds to target" in shown and target is not None:
-        text += f" Target: {METRICS[table.metric].text(target)}, at the first evaluation that reaches it."
-    elif "rounds to target" in shown and table.baseline is not None:
-        text += (
-            f" Target: what {literal(row_name(table.baseline))} ends with in the same column with the same seed, at "
-            "the first evaluation that reaches it."
-        )
     axes = _axes(table)
     rows = tuple((*names, *(entry(cell) or Entry(NONE) for entry in shown.values())) for names, cell in lines)
     return [Paragraph(text), Grid((*axes, *shown), rows, len(axes))]
-
-
-def _rise(cell: Cell) -> Entry | None:
-    """Return the slope of the last evaluations."""
-    text = slope_text(cell.rise, cell.metric)
-    return Entry(text, order=cell.rise.mean) if text and cell.rise else None
 
 
 def _grid_cost(cell: Cell) -> Entry | None:
@@ -177,17 +159,6 @@ def _worst_class(costs: Costs) -> Entry | None:
         return Entry(NONE) if costs.recall else None
     recall, number = min(known)
     return Entry(METRICS["acc"].text(recall), (f"class {number}",), order=recall)
-
-
-def _rounds_to(reached: Reached) -> Entry:
-    if reached.rounds is None:
-        return Entry("never")
-    below = (reached_text(reached),) if reached.n < reached.requested else ()
-    return Entry(f"{reached.rounds:,.0f}", below, order=reached.rounds)
-
-
-def _bytes_to(reached: Reached) -> Entry:
-    return Entry("never") if reached.rounds is None else _bytes(reached.bytes) or Entry(NONE)
 
 
 def _recall(table: Table) -> Grid | None:
@@ -247,10 +218,9 @@ def _range(one: Range) -> Sequence[Entry]:
     diverged = Entry(f"{one.diverged}/{one.finished}", (f"{share:.0f} %",) if one.diverged else (), order=share)
     if one.best is None:
         return (Entry(NONE), Entry("no complete cell"), Entry(NONE), diverged)
-    bound = "≥ " if one.open_low or one.open_high else ""
     return (
         Entry(METRICS["acc"].text(one.best), order=one.best),
         Entry(f"{one.low:.4g} to {one.high:.4g}", order=one.high),
-        Entry(f"{bound}{one.decades:.1f}", order=one.decades),
+        Entry(decades_text(one), order=one.decades),
         diverged,
     )

@@ -18,20 +18,20 @@ from flbench.report.page.sections import WHEN
 from flbench.report.planned import Planned
 from flbench.report.provenance import CONTRIBUTORS
 from flbench.report.runs import code_notes_of
-from flbench.report.stats import LEVEL, Contrast, Verdict
+from flbench.report.stats import LEVEL, Verdict
 from flbench.report.supplement import Place
 from flbench.report.ticks import axis_names
 from flbench.report.wording import (
     NONE,
     checked_text,
     code_text,
-    contrast_text,
     gap_text,
     last_text,
     listing,
     margins_text,
     marked,
     mean_text,
+    planned_text,
     rising_text,
     tail_text,
     verdict_text,
@@ -124,8 +124,8 @@ def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str
             "**Planned comparisons** of the sweep files: differences of cells that differ in one field alone, paired "
             "by seed, on these test images, ± half-width of the 95 % interval over seeds"
             f"{last_note(every)}; *a minus b*: the difference with a minus that with b. More, less, equivalent "
-            f"(within {margins}): shown at {100 * LEVEL:g} % by t-tests with Holm's correction over the comparisons of "
-            "the section; open: neither. **But**: the checks that it fails (rising curves, coarse grids, windows of "
+            f"(within {margins}): shown at {100 * LEVEL:g} % by t-tests with Holm's correction over the section; "
+            "open: neither. **But**: the checks that it fails (rising curves, coarse grids, windows of "
             "evaluations, collapsed seeds); bold: it passes all. "
             f"[Names and checks]({links['how-to-read-this']})."
         )
@@ -152,6 +152,8 @@ def _planned(answer: Answer, links: Mapping[str, str], *, continues: bool) -> It
     metric = METRICS[section.layout.metric]
     unit = f"{metric.title} in points" if metric.percent else metric.title
     what = "differences of these gains between columns" if some[0].between else f"{unit}{_partitions_text(some)}"
+    of_ranks = {"fast": "rounds to the level of the column", "easy": "width of the rates that work"}
+    what = of_ranks.get(answer.measure, what)
     where = f"[{literal(section.name)}]({links[place_page(section.place)]}), "
     yield Paragraph(f"{what[0].upper()}{what[1:]}:" if continues else f"{where}{what}:")
     names = dict.fromkeys(one.name for one in some)
@@ -161,7 +163,7 @@ def _planned(answer: Answer, links: Mapping[str, str], *, continues: bool) -> It
 
 
 def _gain(section: Section, one: Planned) -> Entry:
-    text, _ = contrast_text(one.contrast, section.layout.metric)
+    text, _ = planned_text(one, section.layout.metric)
     return Entry(
         text,
         (_verdict(section, one), *last_text(one.last, section.layout.metric)),
@@ -175,20 +177,21 @@ def _counts(section: Section, some: Sequence[Planned]) -> str:
     of_verdict = {
         verdict: [one for one in some if one.contrast.verdict == verdict and not one.but] for verdict in ORDER
     }
-    counts = {_plain_verdict(section, same[0].contrast): len(same) for same in of_verdict.values() if same}
+    counts = {_plain_verdict(section, same[0]): len(same) for same in of_verdict.values() if same}
     counts |= {"fails": sum(bool(one.but) for one in some)}
     return ", ".join(f"{text} in {count}" for text, count in counts.items() if count)
 
 
 def _verdict(section: Section, one: Planned) -> str:
     """Return the verdict, and the checks that it does not pass."""
-    return checked_text(_plain_verdict(section, one.contrast), one.but_briefly)
+    return checked_text(_plain_verdict(section, one), one.but_briefly)
 
 
-def _plain_verdict(section: Section, contrast: Contrast) -> str:
+def _plain_verdict(section: Section, one: Planned) -> str:
     """Return the verdict; it names a margin other than the default, since sections may have different ones."""
-    layout = section.layout
-    text = contrast.verdict if layout.tie_margin == layout.default_margin else verdict_text(contrast, layout)
+    layout, verdict = section.layout, one.contrast.verdict
+    is_plain = one.pair.measure == "far" and layout.tie_margin == layout.default_margin
+    text = verdict if is_plain else verdict_text(one, layout)
     return text.replace(", ", " and ")
 
 
@@ -294,7 +297,8 @@ def _entry(row: Row, c: int, beside: Sequence[str]) -> Entry:
         return Entry(NONE)
     below = [f"n={cell.summary.n}"] if cell.summary and cell.summary.half_width is None else []
     below += [gap_text(cell)] if not cell.complete else []
-    below += [*code_text(cell), *tail_text(cell), *rising_text(cell)]
+    rising = (text.partition(",")[0] for text in rising_text(cell))  # the rounds are below the table
+    below += [*code_text(cell), *tail_text(cell), *rising]
     order = cell.summary.mean if cell.summary else None
     return Entry(mean_text(cell), (*below, *beside), bold=row.better[c], order=order)
 

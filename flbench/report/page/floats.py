@@ -61,8 +61,8 @@ def tables_of(board: Leaderboard) -> Iterator[Table]:
     if first is not None and (first.left_out or len(everything) > 1):
         yield _values(first, "values")
     for section in board.sections:
-        gains = [one for one in section.planned if not one.between]
-        interactions = [one for one in section.planned if one.between]
+        gains = [one for one in section.gains if not one.between]
+        interactions = [one for one in section.gains if one.between]
         for name, some in (("planned", gains), ("interactions", interactions)):
             if some:
                 yield _planned(section, some, file_name(name, section.title))

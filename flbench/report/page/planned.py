@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from flbench.choices import Measure
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
-from flbench.report.planned import Planned, full_name
+from flbench.report.planned import Planned, full_name, in_groups
 from flbench.report.stats import LEVEL
-from flbench.report.wording import NONE, checked_text, contrast_text, last_text, margin_text, verdict_text
+from flbench.report.wording import NONE, checked_text, last_text, margin_text, planned_text, verdict_text
 
 #: Most columns of a table that has a row a comparison; with more, columns and comparisons change places.
 MOST_COLUMNS = 10
@@ -35,13 +36,21 @@ def planned_blocks(section: Section) -> Iterator[Block]:
         "**open**: neither is shown. **but**: the checks that it does not pass. All other comparisons in this section "
         "are exploratory."
     )
-    differences = [one for one in section.planned if not one.between]
-    interactions = [one for one in section.planned if one.between]
-    if differences:
-        yield _grid(section, differences)
-    if interactions:
-        yield Paragraph("Interactions: the difference in the first column minus that in the second, of the same seed.")
-        yield _grid(section, interactions)
+    for some in in_groups(section.planned):
+        if some[0].between or some[0].pair.measure != "far":
+            yield Paragraph(_INTERACTIONS if some[0].between else _OF_RANKS[some[0].pair.measure])
+        yield _grid(section, some)
+
+
+_INTERACTIONS = "Interactions: the difference in the first column minus that in the second, of the same seed."
+
+#: What the tables of comparisons by ranks show, and how they are tested.
+_OF_RANKS: Mapping[Measure, str] = {
+    "fast": "How fast: the median ratio of the rounds to the level of the column, seed by seed. **faster**, "
+    "**slower**: by the exact permutation test of ranks, paired by seed; a seed that does not get there ranks last.",
+    "easy": "How easy: the mean difference of the widths of the learning rates that work with each seed. **easier**, "
+    "**harder**: by the exact permutation test of their ranks, paired by seed.",
+}
 
 
 def last_note(some: Iterable[Planned]) -> str:
@@ -93,8 +102,8 @@ def _shared(texts: Iterable[str]) -> str:
 
 
 def _entry(section: Section, one: Planned) -> Entry:
-    text, below = contrast_text(one.contrast, section.layout.metric)
-    verdict = checked_text(verdict_text(one.contrast, section.layout), one.but)
+    text, below = planned_text(one, section.layout.metric)
+    verdict = checked_text(verdict_text(one, section.layout), one.but)
     pairs = f"{one.cells} {'pair' if one.cells == 1 else 'pairs'}"
     missing = (f"{one.missing} left out",) if one.missing else ()
     last = last_text(one.last, section.layout.metric)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from flbench.messages import public_scalar, without_directories
 from flbench.report.board import Leaderboard
 from flbench.report.cells import Cell
 from flbench.report.dataframes import flatten
+from flbench.report.measures import is_flat
 from flbench.report.runs import NOT_COMPARED
 from flbench.report.stats import Contrast, Difference
 from flbench.report.summary import Overall
@@ -45,6 +47,8 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
                 "section": section.title,
                 "field": one.pair.field,
                 "comparison": one.name,
+                "measure": one.pair.measure,
+                "effect": one.effect if math.isfinite(one.effect) else None,
                 "column": one.column,
                 "between": one.between or None,
                 **(_contrast(one.contrast) or {}),
@@ -139,7 +143,7 @@ def _overall(found: Overall) -> dict[str, Any]:
 
 
 def _details(cell: Cell, margin: float) -> dict[str, Any]:
-    costs, reached = cell.costs, cell.costs.reached
+    costs, speed = cell.costs, cell.speed
     return {
         "cell_id": cell.experiment.cell_id,
         "rounds": cell.rounds,
@@ -148,6 +152,7 @@ def _details(cell: Cell, margin: float) -> dict[str, Any]:
         "at_edge": cell.at_edge,
         "per_doubling": cell.rise and {"mean": cell.rise.mean, "ci_half_width": cell.rise.half_width, "n": cell.rise.n},
         "rising": improves(cell.rise, cell.metric),
+        "plateau": is_flat(cell.rise, margin),
         "coarse": cell.grid.is_coarse(margin),
         "grid": cell.grid.fields(),
         "best": cell.is_best,
@@ -159,8 +164,7 @@ def _details(cell: Cell, margin: float) -> dict[str, Any]:
         "acc_worst": costs.worst,
         "acc_sd": costs.spread,
         "recall": list(costs.recall),
-        "target": reached
-        and {"n": reached.n, "wished": reached.requested, "rounds": reached.rounds, "bytes": reached.bytes},
+        "speed": speed and speed.fields(),
     }
 
 
