@@ -31,6 +31,7 @@ def sweep(
     spec: Annotated[
         Path,
         typer.Argument(
+            metavar="SPEC",
             help="The sweep file (YAML), or NAME: sweeps/NAME.yaml, or one of `flbench show sweeps`.",
             autocompletion=sweep_files,
         ),
