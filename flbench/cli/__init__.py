@@ -26,7 +26,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: drawing it with rich would take longer than the rest of the command
     pretty_exceptions_enable=False,
     help="Which normalization and which federated method survive label skew, and why?\n\n"
-    "Start with: flbench sweep quickstart",
+    "Start with: flbench sweep quickstart\n\n"
+    "Help on a command: flbench help sweep",
 )
 
 

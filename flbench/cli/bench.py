@@ -40,7 +40,7 @@ def bench(
     fields: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FIELD=VALUE...",
+            metavar="FIELD=VALUE",
             help="Fields of the experiment, as of flbench run, e.g. dataset=cifar10 model=cnn norm=ln.",
             autocompletion=complete_fields,
         ),

@@ -77,9 +77,21 @@ class Commands(TyperGroup):
                 formatter.write_dl([(f"{name:<{width}}", summary) for name, (*_, summary) in commands.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the arguments name; raises UserError for a former name, with the present one."""
+        """Return the command that the arguments name; ``help NAME`` is ``NAME --help``.
+
+        Raises:
+            UserError: the command was renamed; the message has the present name.
+            typer.Exit: after the help of all commands, for ``help`` alone.
+        """
+        if args[0] == "help" and not ctx.resilient_parsing:
+            if len(args) == 1:
+                typer.echo(ctx.get_help())
+                raise typer.Exit
+            return self.resolve_command(ctx, [*args[1:], "--help"])
         if args[0] in RENAMED and not ctx.resilient_parsing:  # a Tab offers nothing
             raise UserError(f"flbench {args[0]} has become: flbench {RENAMED[args[0]]}")
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            raise UserError(f"{unknown('command', args[0], COMMANDS)} (flbench help)")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -116,12 +128,49 @@ class Command(TyperCommand):
         found = getattr(import_module(f"flbench.cli.{self._module}"), self._member)
         if not isinstance(found, typer.Typer):
             command, found = found, typer.Typer(rich_markup_mode=None, add_completion=False)
-            found.command(self.name)(command)
+            found.command(self.name, cls=PlainCommand)(command)
         try:
             return typer.main.get_command(found).make_context(*arguments, **settings)
         except typer.BadParameter as error:
             error.message = _with_nearest(error.message)
             raise
+
+
+class PlainCommand(TyperCommand):
+    """A command whose usage has brackets around what may be left out, and whose help shows its options in groups."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return ``[OPTIONS] SPEC [NAME...]``: typer writes ``{spec}`` for what is required."""
+        pieces = [self.options_metavar or ""]
+        for argument in filter(_is_argument, self.get_params(ctx)):
+            name = _argument_name(argument)
+            pieces.append(name if argument.required else f"[{name}]")
+        return pieces
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and the groups of options; an option without a group is in the last one."""
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        last: list[tuple[str, str]] = []
+        for one in self.get_params(ctx):
+            if (record := one.get_help_record(ctx)) is None:
+                continue
+            if _is_argument(one):
+                groups["Arguments"].append((_argument_name(one), record[1]))
+            else:
+                title = getattr(one, "rich_help_panel", None)
+                (groups.setdefault(title, []) if title else last).append(record)
+        for title, records in (*groups.items(), ("Options", last)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _is_argument(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "argument")
+
+
+def _argument_name(argument: Any) -> str:
+    return f"{argument.metavar}{'...' if argument.nargs != 1 else ''}"
 
 
 def _with_nearest(message: str) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import itertools
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -194,14 +195,24 @@ def _default_text(default: Any) -> str:
 
 
 def component_table(what: str, rows: list[dict[str, Any]]) -> Table:
-    """Return one line for each component: its YAML form, its fields with their defaults, and what it is."""
+    """Return one line for each component: its YAML form, what it is, and its fields with their defaults.
+
+    Norms are below the first sentence of their module, which is their family.
+    """
     table = plain_table(["name"], title=what)
-    for row in rows:
-        fields = ", ".join(f"{field['name']}={_default_of_field(field)}" for field in row["fields"])
-        line = Text(row["doc"]).append(f"  ({fields})" if fields else "", style="dim")
-        line.no_wrap, line.overflow = True, "ellipsis"
-        table.add_row(f"[bold]{escape(row['shorthand'] or row['name'])}[/bold]", line)
+    for module, members in itertools.groupby(rows, key=lambda row: str(row["module"])):
+        if what == "norms" and not module.endswith(".base"):
+            table.add_row("", Text(_family(module), style="italic"))
+        for row in members:
+            fields = ", ".join(f"{field['name']}={_default_of_field(field)}" for field in row["fields"])
+            line = Text(row["doc"]).append(f"  ({fields})" if fields else "", style="dim")
+            table.add_row(f"[bold]{escape(row['shorthand'] or row['name'])}[/bold]", line)
     return table
+
+
+def _family(module: str) -> str:
+    """Return the first line of a module's docstring; its name if it has none, as in a plug-in."""
+    return (inspect.getdoc(sys.modules[module]) or module).splitlines()[0].replace("``", "")
 
 
 def component_details(field: str, row: Mapping[str, Any], cls: type[Component]) -> Iterator[str | Table]:

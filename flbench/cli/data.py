@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from flbench.choices import DEFAULT_STORE, Device
 from flbench.cli.boundary import print_json
+from flbench.cli.commands import PlainCommand
 from flbench.cli.options import MOST_AT_ONCE, DataOption, JsonOption, StoreOption
 from flbench.cli.screen import plain_table, wide_console
 from flbench.data import datasets
@@ -28,7 +29,7 @@ app = typer.Typer(
 )
 
 
-@app.command("list", short_help="List data sets, and where their files are.")
+@app.command("list", cls=PlainCommand, short_help="List data sets, and where their files are.")
 def list_(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Show every data set: its size, where its files are, and whether they are decoded already.
 
@@ -45,11 +46,9 @@ def list_(data: DataOption = None, as_json: JsonOption = False) -> None:
         typer.echo("Fetch what is missing: flbench data download NAME...")
 
 
-@app.command(short_help="Download data sets and check their checksums.")
+@app.command(cls=PlainCommand, short_help="Download data sets and check their checksums.")
 def download(
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Data sets, as 'flbench data list' names them.")
-    ],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, as 'flbench data list' names them.")],
     data: DataOption = None,
 ) -> None:
     """Fetch data sets through torchvision, which checks their checksums.
@@ -61,10 +60,10 @@ def download(
         typer.echo(f"{dataset.name}: fetched and checked, in {folder}")
 
 
-@app.command(short_help="Check files, counts, labels and the decoded cache.")
+@app.command(cls=PlainCommand, short_help="Check files, counts, labels and the decoded cache.")
 def verify(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME...]", help="Data sets; default: all whose files are found.")
+        list[str] | None, typer.Argument(metavar="NAME", help="Data sets; default: all whose files are found.")
     ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -98,7 +97,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command(short_help="Write the features of a network for a data set.")
+@app.command(cls=PlainCommand, short_help="Write the features of a network for a data set.")
 def embed(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Data set, as cifar10, folder:PATH or arrays:PATH.")],
     out: Annotated[Path, typer.Option(help="File to write, *.npz; it must not exist.")],

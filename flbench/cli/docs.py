@@ -27,7 +27,7 @@ def page_names(incomplete: str) -> list[str]:
 
 def docs(
     page: Annotated[
-        str | None, typer.Argument(metavar="[PAGE]", help="The page to print.", autocompletion=page_names)
+        str | None, typer.Argument(metavar="PAGE", help="The page to print.", autocompletion=page_names)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -139,7 +139,7 @@ def _show(path: Path, runs: Sequence[Exported], requested: int | None, left_out:
 
 
 def import_(
-    exported: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files written by `flbench export`.")],
+    exported: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files written by `flbench export`.")],
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Add exported runs to a store; runs that it has already are left as they are.

@@ -17,7 +17,9 @@ from flbench.sweeps import load_sweep
 def jobs(
     spec: Annotated[
         Path,
-        typer.Argument(help="The sweep file, or its NAME, as of `flbench sweep`.", autocompletion=sweep_files),
+        typer.Argument(
+            metavar="SPEC", help="The sweep file, or its NAME, as of `flbench sweep`.", autocompletion=sweep_files
+        ),
     ],
     workers: Annotated[int, typer.Option(min=1, max=MOST_AT_ONCE, help="Number of workers, at most one a run.")] = 4,
     store: StoreOption = DEFAULT_STORE,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Container, Mapping
 from pathlib import Path
 from string import Template
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import typer
 
@@ -68,8 +68,10 @@ _USES: Mapping[str, _Use] = {
 
 
 def new(
-    kind: Annotated[Kind, typer.Argument(help="What to write.", show_default=False)],
-    name: Annotated[str, typer.Argument(help="Its name, such as my-norm.", show_default=False)],
+    kind: Annotated[
+        Kind, typer.Argument(metavar="KIND", help=f"What to write: {', '.join(get_args(Kind))}.", show_default=False)
+    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, such as my-norm.", show_default=False)],
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where to write; default: here, a sweep into sweeps/.")
     ] = None,

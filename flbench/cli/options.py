@@ -15,6 +15,9 @@ from flbench.cli.completion import conditions, sweep_files
 #: Threads, workers or repetitions at most: a larger number is a typing mistake.
 MOST_AT_ONCE = 10_000
 
+#: Titles of groups of options in help texts; all other options follow under "Options".
+WHICH_RUNS, RANKING = "Which runs", "Ranking"
+
 #: Runs at most that an option can count.
 MOST_RUNS = 10**9
 
@@ -34,20 +37,27 @@ RerunOption = Annotated[
 SpecsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SPEC]...",
+        metavar="SPEC",
         help="Sweep files, or NAMEs of sweeps/NAME.yaml or of `flbench show sweeps`; default: every run.",
         autocompletion=sweep_files,
     ),
 ]
 ResultsOption = Annotated[
     list[Path] | None,
-    typer.Option(metavar="FILE...", help="Exported files (or folders of them) instead of a store; repeatable."),
+    typer.Option(
+        rich_help_panel=WHICH_RUNS,
+        metavar="FILE...",
+        help="Exported files (or folders of them) instead of a store; repeatable.",
+    ),
 ]
-MetricOption = Annotated[str | None, typer.Option(help="Metric to rank by; default: that of the sweep, else acc.")]
+MetricOption = Annotated[
+    str | None, typer.Option(rich_help_panel=RANKING, help="Metric to rank by; default: that of the sweep, else acc.")
+]
 SelectOption = Annotated[
     SelectBy | None,
     typer.Option(
         "--select-by",
+        rich_help_panel=RANKING,
         help="Which round counts: last, tail (the mean of the last five evaluations), val (the best on held-out data), "
         "val-tail (as tail, with settings chosen on held-out data) or oracle (the best on the test data).",
     ),
@@ -55,13 +65,15 @@ SelectOption = Annotated[
 TargetOption = Annotated[
     float | None,
     typer.Option(
-        help="Value to which rounds and bytes are counted, 0.9 for 90 %; default: 95 % of the column's lowest plateau."
+        rich_help_panel=RANKING,
+        help="Value to which rounds and bytes are counted, 0.9 for 90 %; default: 95 % of the column's lowest plateau.",
     ),
 ]
 SetsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
+        rich_help_panel=WHICH_RUNS,
         metavar="[NAME:]PATH=VALUE",
         help="Change a sweep file, e.g. axes.lr=[0.1,0.3]; with NAME: only the file NAME.yaml.",
     ),
@@ -69,10 +81,16 @@ SetsOption = Annotated[
 OnlyOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--only", metavar="FIELD=VALUE", help="Only the cells that match, e.g. norm=ln.", autocompletion=conditions
+        "--only",
+        rich_help_panel=WHICH_RUNS,
+        metavar="FIELD=VALUE",
+        help="Only the cells that match, e.g. norm=ln.",
+        autocompletion=conditions,
     ),
 ]
-LimitOption = Annotated[int | None, typer.Option(max=MOST_RUNS, help="Keep only the first N runs of a sweep.")]
+LimitOption = Annotated[
+    int | None, typer.Option(rich_help_panel=WHICH_RUNS, max=MOST_RUNS, help="Keep only the first N runs of a sweep.")
+]
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ def plot(
     kind: Annotated[
         str,
         typer.Argument(
+            metavar="FIGURE",
             autocompletion=figures,
             help="A kind of figure; `flbench show figures` lists them with what they show and require.",
         ),

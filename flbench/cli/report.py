@@ -15,6 +15,7 @@ import typer
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
 from flbench.cli.options import (
+    RANKING,
     Choice,
     DataOption,
     LimitOption,
@@ -54,7 +55,9 @@ from flbench.sweeps import collection_paused, load_sweeps
 TuneOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="FIELD", help="Hyperparameter of which each row shows its best value; repeatable (default: lr)."
+        rich_help_panel=RANKING,
+        metavar="FIELD",
+        help="Hyperparameter of which each row shows its best value; repeatable (default: lr).",
     ),
 ]
 
@@ -64,6 +67,9 @@ _NOT_REPEATED = frozenset({"specs", "sets", "only", "limit", "force", "as_json"}
 
 #: Options that name a file or a folder; documents do not show the directories of this machine.
 _PATHS = frozenset({"store", "results", "out", "details", "html", "csv", "figures", "latex", "bibtex", "data"})
+
+#: Titles of further groups of options in the help.
+_WRITES, _PUBLISHED = "Files to write", "Further parts"
 
 #: Endings of file names.
 _ENDINGS: Mapping[str, tuple[str, ...]] = {
@@ -81,11 +87,16 @@ def report(
     results: ResultsOption = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.md", help="The leaderboard to write; default: named after the sweep or store."),
+        typer.Option(
+            rich_help_panel=_WRITES,
+            metavar="FILE.md",
+            help="The leaderboard to write; default: named after the sweep or store.",
+        ),
     ] = None,
     details: Annotated[
         Path | None,
         typer.Option(
+            rich_help_panel=_WRITES,
             metavar="FOLDER",
             help="Write the details as a page for each data set, paper and study into this folder, and a first page.",
         ),
@@ -94,15 +105,24 @@ def report(
         str | None, typer.Option(metavar="TEXT", help="Title of the report; default: the names of the sweeps.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Also write it as one page with sortable tables.")
+        Path | None,
+        typer.Option(
+            rich_help_panel=_WRITES, metavar="FILE.html", help="Also write it as one page with sortable tables."
+        ),
     ] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Also write a table of all runs.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(rich_help_panel=_WRITES, metavar="FILE.csv", help="Also write a table of all runs.")
+    ] = None,
     figures: Annotated[
-        Path | None, typer.Option(help="Also draw all figures that the runs support, into this folder (SVG and PNG).")
+        Path | None,
+        typer.Option(
+            rich_help_panel=_WRITES, help="Also draw all figures that the runs support, into this folder (SVG and PNG)."
+        ),
     ] = None,
     latex: Annotated[
         Path | None,
         typer.Option(
+            rich_help_panel=_WRITES,
             metavar="FOLDER",
             help="Also write what a paper needs into this folder: tables (booktabs), figures (PDF as wide as a column "
             "or page), captions and sources; its main.tex shows all of them.",
@@ -110,7 +130,11 @@ def report(
     ] = None,
     bibtex: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.bib", help="Also write the sources of what the report uses and compares."),
+        typer.Option(
+            rich_help_panel=_WRITES,
+            metavar="FILE.bib",
+            help="Also write the sources of what the report uses and compares.",
+        ),
     ] = None,
     metric: MetricOption = None,
     select_by: SelectOption = None,
@@ -118,11 +142,16 @@ def report(
     target: TargetOption = None,
     published: Annotated[
         bool,
-        typer.Option("--published", help="List all numbers of the label-skew paper, including those without runs."),
+        typer.Option(
+            "--published",
+            rich_help_panel=_PUBLISHED,
+            help="List all numbers of the label-skew paper, including those without runs.",
+        ),
     ] = False,
     tolerance: Annotated[
         float | None,
         typer.Option(
+            rich_help_panel=_PUBLISHED,
             metavar="POINTS",
             min=0,
             help="Widest interval, to either side, that confirms a published number (default: 5 points).",
@@ -132,6 +161,7 @@ def report(
         bool,
         typer.Option(
             "--why",
+            rich_help_panel=_PUBLISHED,
             help="Show accuracy beside what probes measured (features, sharpness, drift), and what explains it.",
         ),
     ] = False,

@@ -23,7 +23,7 @@ def run(
     fields: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FIELD=VALUE...",
+            metavar="FIELD=VALUE",
             help="Fields of the experiment, e.g. norm=ln lr=0.1 E=10 method.mu=0.01.",
             autocompletion=complete_fields,
         ),

@@ -34,7 +34,7 @@ def runs(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SWEEP|RUN]...",
+            metavar="SWEEP|RUN",
             help="Sweep files, names of sweeps in the store, or the beginnings of run ids; default: every run.",
             autocompletion=targets,
         ),

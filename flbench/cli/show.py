@@ -55,7 +55,7 @@ def show(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME|FIELD=VALUE...]",
+            metavar="NAME|FIELD=VALUE",
             help="Show this one in detail; for a run, the beginning of its id; for a partition, FIELD=VALUE... as in "
             "`flbench run`.",
             autocompletion=shown_names,

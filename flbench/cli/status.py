@@ -48,7 +48,9 @@ def status(
     spec: Annotated[
         str | None,
         typer.Argument(
-            help="A sweep file, or the name of a sweep in the store; default: all of them.", autocompletion=sweeps
+            metavar="SWEEP",
+            help="A sweep file, or the name of a sweep in the store; default: all of them.",
+            autocompletion=sweeps,
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,

@@ -31,6 +31,7 @@ def sweep(
     spec: Annotated[
         Path,
         typer.Argument(
+            metavar="SPEC",
             help="The sweep file (YAML), or NAME: sweeps/NAME.yaml, or one of `flbench show sweeps`.",
             autocompletion=sweep_files,
         ),
@@ -67,6 +68,14 @@ def sweep(
     only: OnlyOption = None,
     limit: LimitOption = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the workers and return (exit code 3).")] = False,
+    on_end: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Shell command to execute when the sweep has ended, also after a failure or Ctrl-C: a mail, a "
+            "webhook. It reads the summary of --json on standard input, and $SWEEP_NAME and $SWEEP_EXIT_CODE.",
+        ),
+    ] = None,
     rerun: RerunOption = False,
     track: Annotated[
         list[str] | None,
@@ -91,9 +100,14 @@ def sweep(
 
     Example: flbench sweep quickstart --track tensorboard:logs
 
+    Example: flbench sweep digits --on-end 'mail -s "$SWEEP_NAME: exit code $SWEEP_EXIT_CODE" me@example.org'
+
     Example: flbench sweep digits --set val_fraction=0.1 --set search.axis=lr --dry-run
     """
-    from flbench.cli.sweep_run import SweepRun  # imports numpy, as does planning: a Tab would take half as long again
+    from flbench.cli.sweep_run import (
+        SweepRun,
+        execute_on_end,
+    )  # imports numpy, as does planning: a Tab would take half as long again
     from flbench.planning import resolve_data
     from flbench.report.preview import check_report_of
 
@@ -127,7 +141,16 @@ def sweep(
         return
     if detach and wanted.backend == "inline":
         raise UserError("--detach needs workers of their own: use --backend local")
-    summary = SweepRun(loaded, wanted, store, as_json=as_json).execute(detach=detach, rerun=rerun)
+    if detach and on_end:
+        raise UserError("--on-end needs a command that waits for the sweep: leave out --detach")
+    try:
+        summary = SweepRun(loaded, wanted, store, as_json=as_json).execute(detach=detach, rerun=rerun)
+    except UserError as error:
+        if on_end:
+            execute_on_end(on_end, {"sweep": loaded.name, "exit_code": error.exit_code, "message": str(error)})
+        raise
+    if on_end:
+        execute_on_end(on_end, summary)
     if as_json:
         print_json(summary)
     raise typer.Exit(summary["exit_code"])

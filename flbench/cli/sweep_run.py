@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
@@ -20,6 +23,7 @@ from flbench.cli.screen import Pipe, say
 from flbench.config import digest
 from flbench.errors import UserError
 from flbench.launchers import SweepWorkers
+from flbench.literal import visible
 from flbench.messages import counted
 from flbench.orchestrate import Orchestrator, Outcome
 from flbench.planning import prepare_runs, write_plan
@@ -175,6 +179,24 @@ class SweepRun:
 
     def _say(self, line: str, *, fold: bool = False) -> None:
         say(self._console, line, fold=fold)
+
+
+def execute_on_end(command: str, summary: Mapping[str, Any]) -> None:
+    """Execute the user's command after a sweep; its failure is a note, which does not change the sweep's exit code.
+
+    Its output goes to standard error, so that ``--json`` stays one document.
+    """
+    variables = {"SWEEP_NAME": str(summary["sweep"]), "SWEEP_EXIT_CODE": str(summary["exit_code"])}
+    # The user's own command line, not text of a file: nothing that the sweep contains is executed.
+    ended = subprocess.run(
+        ["/bin/sh", "-c", command],
+        input=strict_json.pretty(dict(summary)),
+        stdout=2,
+        env={**os.environ, **variables},
+        check=False,
+    )
+    if ended.returncode:
+        print(f"--on-end {visible(command)}: exit code {ended.returncode}", file=sys.stderr)
 
 
 def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, width: int | None) -> tuple[Path, str]:

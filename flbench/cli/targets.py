@@ -17,7 +17,7 @@ from flbench.sweeps import load_sweep
 TargetsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="SWEEP|RUN...",
+        metavar="SWEEP|RUN",
         help="Sweep files, names of sweeps in the store, or the beginnings of run ids.",
         show_default=False,
         autocompletion=targets,

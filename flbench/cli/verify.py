@@ -36,7 +36,7 @@ def verify(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[STORE|SWEEP|RUN]...",
+            metavar="STORE|SWEEP|RUN",
             help="A store's directory, sweeps, or beginnings of run ids; default: all.",
             autocompletion=targets,
         ),

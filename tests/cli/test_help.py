@@ -49,6 +49,32 @@ def test_help_of_a_command_has_an_example(command: str) -> None:
     assert f"Example: flbench {command}" in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize("command", ["", "sweep", "data", "data list"])
+def test_help_of_a_name_is_that_of_its_option(command: str) -> None:
+    word, option = (CliRunner().invoke(app, line) for line in (["help", *command.split()], [*command.split(), "-h"]))
+    assert word.exit_code == 0 and word.output == option.output
+
+
+def test_an_unknown_command_names_the_nearest() -> None:
+    for line in (["swep"], ["help", "swep"]):
+        error = CliRunner().invoke(app, line).exception
+        assert isinstance(error, UserError) and "unknown command 'swep'; did you mean 'sweep'?" in str(error)
+
+
+@pytest.mark.parametrize("command", [*sorted(COMMANDS), *SUBCOMMANDS])
+def test_usage_has_names_in_capitals_and_brackets_where_they_may_be_left_out(command: str) -> None:
+    usage = CliRunner().invoke(app, [*command.split(), "--help"]).output.split("\n\n")[0].split("[OPTIONS]")[1]
+    for word in usage.split():
+        assert re.fullmatch(r"(\[?)[A-Z]+(\|[A-Z]+|=VALUE|\.parquet|)*(\.\.\.)?(\]?)|\[ARGS\]\.\.\.", word), usage
+
+
+def test_the_options_of_report_are_in_groups() -> None:
+    output = CliRunner().invoke(app, ["report", "--help"]).output
+    groups = dict(re.findall(r"^(\w[\w ]+):\n((?:  .+\n)+)", output, flags=re.MULTILINE))
+    assert [*groups] == ["Arguments", "Which runs", "Files to write", "Ranking", "Further parts", "Options"]
+    assert all(f"  --{name}" in groups["Files to write"] for name in ("out", "html", "csv", "figures", "latex"))
+
+
 @pytest.mark.parametrize(("former", "present"), RENAMED.items())
 def test_a_former_name_leads_to_the_present_one(former: str, present: str) -> None:
     error = CliRunner().invoke(app, [former, "--help"]).exception

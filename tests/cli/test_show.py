@@ -38,7 +38,8 @@ def test_every_component_with_its_fields_and_documentation(what: str, registry: 
     table = flbench(what)
     assert all(row["name"] in table for row in rows)
     narrow = CliRunner().invoke(app, ["show", what], env={"COLUMNS": "80"}).stdout
-    assert len(narrow.splitlines()) == len(rows) + 3, "one line for each"
+    families = len({row["module"] for row in rows}) - 1 if what == "norms" else 0
+    assert len(narrow.splitlines()) == len(rows) + families + 3, "one line for each"
     assert json.loads(flbench(registry.kind, rows[-1]["name"], "--json")) == rows[-1]
 
 
@@ -105,6 +106,12 @@ def test_fields_show_types_limits_and_defaults() -> None:
     assert "beta=required" in flbench("partitions")
     assert "method=fedprox method.mu=0.01" in flbench("method", "fedprox")
     assert flbench("kind", "rank").count("kind: ") == 1
+
+
+def test_norms_are_below_their_family_and_whole() -> None:
+    lines = flbench("norms").splitlines()
+    family = next(i for i, line in enumerate(lines) if "Normalizations of every activation:" in line)
+    assert lines[family + 1].startswith("ln ") and not any("…" in line for line in lines)
 
 
 def test_metrics_with_their_definition_and_when_runs_record_them() -> None:

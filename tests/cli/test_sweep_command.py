@@ -62,6 +62,33 @@ def test_sweep_ends_with_the_table_and_says_where_it_is(spec: Path, tmp_path: Pa
     assert result.stdout.endswith(end), "the paths are printed again"
 
 
+def test_on_end_gets_the_summary_and_changes_no_exit_code(spec: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = 'cat > seen.json; echo "$SWEEP_NAME $SWEEP_EXIT_CODE" > seen.txt; exit 4'
+    result = sweep(spec, "--json", "--on-end", command)
+    assert result.exit_code == 0 and json.loads(Path("seen.json").read_text()) == facts(result)
+    assert Path("seen.txt").read_text() == "toy 0\n"
+    assert "exit code 4" in result.stderr
+
+
+def test_on_end_is_executed_after_an_error(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(self: Any, *args: Any) -> None:
+        raise WorkersCrash("no worker lives")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("flbench.orchestrate.Orchestrator._start_missing_workers", crash)
+    assert isinstance(sweep(spec, "--on-end", "cat > seen.json").exception, WorkersCrash)
+    seen = json.loads(Path("seen.json").read_text())
+    assert (seen["sweep"], seen["message"]) == ("toy", "no worker lives") and seen["exit_code"] != 0
+
+
+def test_on_end_cannot_be_detached(spec: Path) -> None:
+    error = (
+        CliRunner().invoke(app, ["sweep", str(spec), "--backend", "local", "--detach", "--on-end", "true"]).exception
+    )
+    assert isinstance(error, UserError) and "leave out --detach" in str(error)
+
+
 def test_sweep_prints_where_everything_is(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FLBENCH_STORE")

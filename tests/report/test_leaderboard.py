@@ -309,6 +309,19 @@ def test_terminal_tables_fit(tmp_path: Path, width: int) -> None:
     assert all(f"dirichlet:{beta:g}" in "".join(lines) for beta in (0.01, 0.03, 0.1, 0.3, 1, 3)), "no column is cut"
 
 
+def test_the_mark_of_tied_cells_has_a_legend_in_the_terminal(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    requests = [experiment(norm=norm, seed=seed) for norm in ("none", "ln") for seed in range(5)]
+    for request in requests:
+        finish(store, request, 0.9 if request.norm.name == "ln" else 0.899)
+    console = Console(width=120, record=True, file=io.StringIO())
+    for part in to_terminal(board(store, requests), 120):
+        console.print(part)
+    text = console.export_text()
+    assert "90 ± " in text and " ≈ " in text
+    assert "≈ shown to be less than 1 point worse than the best of its column" in text
+
+
 def test_json_is_plain_and_complete(tmp_path: Path) -> None:
     store = Store(tmp_path)
     requests = [experiment(seed=seed) for seed in range(3)]
