@@ -19,6 +19,7 @@ FOLDER = ROOT / "benchmarks"
 SCRIPTS = {
     "acceptance": ("--device cpu", r"no CUDA device is in use"),
     "commands": ("dry-run --rates 2 --repeats 1", r"dry-run, 5,000 runs: median \d"),
+    "error_rates": ("--help", r"how often reports are wrong"),  # its table has a test of its own
     "executors": ("mlp --repeats 1 --device cpu", r"\nplain, DataLoader +fp32 +1 +1 +\d"),
     "halving": (
         "{}/sweep.yaml --store {}/store --rungs 2,4,6 --keep 1/2",

@@ -69,7 +69,7 @@ def test_commands_in_the_comments_are_valid(name: str) -> None:
     assert len(found) >= 2
     for command in found:
         _, _, file, *options = shlex.split(command)
-        assert file == f"sweeps/{name}.yaml"
+        assert file == name
         assert asked_for(
             name, *[value for key, value in zip(options[::2], options[1::2], strict=True) if key == "--set"]
         )

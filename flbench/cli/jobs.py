@@ -54,7 +54,8 @@ def jobs(
     for note in (*notes, *prepare_runs(opened, sweep.experiments)):
         typer.echo(note, err=True)
     CancelMark(directory).clear()  # else the workers of a sweep that was cancelled would end at once
-    left = len(sweep.experiments) - len(finished_runs(sweep, store))
+    found = finished_runs(sweep, store)
+    left = len(found.runs) - len(found.seconds)
     if not left:
         typer.echo("nothing is left to run", err=True)
     for command in worker_commands(opened.root, "/".join(directory.parts[-2:]), options, min(workers, left)):

@@ -27,7 +27,7 @@ def test_a_kind_is_drawn_into_files_and_folders(run: Run) -> None:
         (["curves", "--out", "figure.gif"], "cannot draw figure.gif: expected a folder or a name that ends in .png"),
         (["curves", "--out", "tiny.yaml/figure.png"], "cannot write tiny.yaml"),
         (["overfit"], "local steps on each client: it requires the probe `overfit`"),
-        (["cost"], "these runs do not support a figure of bytes until the target"),
+        (["cost"], "these runs do not support a figure of bytes until the level of a column"),
     ],
 )
 def test_figures_that_cannot_be_drawn_are_reported(run: Run, words: list[str], message: str) -> None:
