@@ -7,6 +7,8 @@ Clients share nothing, so the place of a client in a stack can change its bits t
 - Functions whose vectorized form has other bits than the scalar form (``PLACED``), which torch uses for the rest of a
   tensor that does not fill its registers.
 - A stack of one client, whose axis torch leaves out: it multiplies and convolves in another way.
+- Convolutions of images that have, with those of all clients, fewer channels than a register of oneDNN's blocked layout
+  (``BLOCK``): it computes them in another way than those of more clients.
 
 One local step is executed, and each of its operations is looked at. Runs are trained together if they have several
 clients, the same number in every round, whole periods of them and no rest. All others are trained alone, and so with
@@ -30,6 +32,9 @@ from flbench.engine.server_round import RoundStart, RunGroup
 
 #: Bytes to which slices must be aligned, and those that torch's loops take at once: two registers of AVX-512.
 ALIGNED, AT_ONCE = 64, 128
+
+#: Channels that oneDNN's convolutions keep together.
+BLOCK = 8
 
 #: Products of the clients' own matrices, and products that one client has in another way than clients of several runs.
 STACKED, SHARED = frozenset({"bmm", "baddbmm"}), frozenset({"mm", "addmm", "mv", "addmv", "dot"})
@@ -100,13 +105,14 @@ class _Operations(TorchDispatchMode):
         period: clients after which all slices are aligned as the first is.
         rests: the bytes of a client's part of the results of placed functions.
         of_counts: placed functions of nothing but the clients' class counts, which never change.
+        fewest: clients from which on all convolutions are computed in one way.
         shared: whether clients share an operation whose bits depend on the others.
     """
 
     def __init__(self, counts_NY: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._clients, self._counts_NY = counts_NY.shape[0], counts_NY
-        self.period = 1
+        self.period = self.fewest = 1
         self.rests: set[int] = set()
         self.of_counts: list[Callable[[Tensor], Tensor]] = []
         self.shared = False
@@ -139,6 +145,7 @@ class _Operations(TorchDispatchMode):
         """
         return (
             not self.shared
+            and clients >= self.fewest
             and clients % self.period == 0
             and all(clients * rest % AT_ONCE == 0 for rest in self.rests)
             and all(_is_one_function(function, counts_NY.unique()) for function in self.of_counts)
@@ -153,6 +160,10 @@ class _Operations(TorchDispatchMode):
             for factor in _tensors([*args, out]):
                 size = factor.stride(0) * factor.itemsize * factor.shape[0] // self._clients
                 self.period = max(self.period, ALIGNED // math.gcd(ALIGNED, size))
+        elif name == "convolution" and args[1].shape[0] // self._clients % BLOCK == 0:
+            of_client = args[0].shape[1] // self._clients
+            if 2 * of_client < BLOCK:  # no stack has fewer than two clients
+                self.fewest = max(self.fewest, -(-BLOCK // of_client))
         elif name in PLACED and not (name.startswith("pow") and args[1:2] and args[1] in EXACT_POWERS):
             self._note(func, args, out)
         return out

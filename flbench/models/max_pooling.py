@@ -1,5 +1,7 @@
 """Max-pooling of one client on a CPU by compiled functions, to the bit as torch computes it.
 
+Only a gradient of -0.0 differs: torch adds it to 0.0, and here it keeps its sign. As a part of any sum it is the same.
+
 Torch stores the place of each maximum in eight bytes, and clears the memory of a gradient before it writes into it:
 with the first layer of the CNN in bfloat16 a quarter of a local step.
 

@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flbench.config import parse_experiment
+from flbench.data.arrays import Data
 from flbench.data.datasets import load
+from flbench.data.random_images import random_data
 from flbench.engine import executors
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import make_trainer
@@ -21,12 +23,14 @@ from tests.samples import fast
 from tests.toys import record_of, same_bits
 
 
-def trainers(clients: int, seeds: int = 3, **fields: Any) -> list[FederatedTrainer]:
+def trainers(clients: int, seeds: int = 3, data: Data | None = None, **fields: Any) -> list[FederatedTrainer]:
     made = []
     for seed in range(seeds):
         given = {"partition": "classes:2", "E": 3, "lr": 0.1, "clients": clients, "seed": seed, **fields}
         experiment = parse_experiment(given)
-        trainer, _ = make_trainer(experiment, load(experiment.dataset), device="cpu", executor="stacked", pool=1)
+        trainer, _ = make_trainer(
+            experiment, data or load(experiment.dataset), device="cpu", executor="stacked", pool=1
+        )
         assert isinstance(trainer, FederatedTrainer)
         made.append(trainer)
     return made
@@ -92,6 +96,28 @@ def test_powers_of_class_counts_are_compared() -> None:
     one = torch.full((1,), 139.0) ** -0.25
     assert (same_bits_together(alone) == [[0, 1]]) == torch.equal(one, (torch.full((64,), 139.0) ** -0.25)[:1])
     assert same_bits_together(together) == [[0, 1]]
+
+
+@pytest.mark.parametrize(("channels", "fewest"), [(1, 8), (2, 4), (3, 3)])
+def test_few_channels_are_convolved_in_another_way(channels: int, fewest: int) -> None:
+    """All clients' images together have fewer channels than oneDNN's blocks: 8."""
+    draw = torch.Generator().manual_seed(0)
+    images, weights = (torch.randn(2, 24, channels, 9, 9, generator=draw), torch.randn(24, 16, channels, 5, 5))
+    bias = torch.randn(24, 16, generator=draw)
+
+    def convolved(clients: int) -> Tensor:
+        of = images[:, :clients].flatten(1, 2), weights[:clients].flatten(0, 1), bias[:clients].flatten()
+        return F.conv2d(*of, groups=clients).unflatten(1, (clients, 16))
+
+    every = convolved(24)
+    assert all(torch.equal(convolved(clients), every[:, :clients]) for clients in range(fewest, 24))
+
+
+@pytest.mark.parametrize(("clients", "fused"), [(4, False), (8, True)])
+def test_few_clients_with_grey_images_convolve_alone(clients: int, fused: bool) -> None:
+    data = random_data((1, 20, 20), 10, train=200)
+    fields = {"dataset": "mnist", "model": "cnn", "bias": True, "batch_size": 2, "E": 1, "partition": "iid"}
+    assert (len(check(clients, data=data, **fields)) == 1) == fused
 
 
 def test_no_stack_is_larger_than_a_chunk() -> None:
