@@ -30,6 +30,7 @@ PAGES = tuple(
         "cifar10-ten-steps",
         "cifar10-tuned",
         "cifar10-full-length",
+        "plateau",
     )
 )
 

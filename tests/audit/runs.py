@@ -59,6 +59,7 @@ TAIL = 5
 WITH_TAIL = {
     *("one_class", "head_scale", "skew", "skew_fashion_mnist", "fashion_mnist_lenet", "phase_diagram"),
     *("scale_or_geometry", "fedyogi_steps", "sharpening", "cifar10_tuned", "cifar10_one_step", "cifar10_full_length"),
+    "plateau",
 }
 
 
