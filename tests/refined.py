@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from flbench.config import Experiment, content_of
-from flbench.store import Attempt, Lease, Plan, Store
-from flbench.sweeps import Sweep
-from flbench.worker import Options, work
-from tests.faults.stub import Done, OneByOne
+from flbench.config import content_of
+from flbench.store import Attempt, Store
+from tests.faults.stub import Done, execute_search
 
 SWEEP = """
 version: 1
@@ -47,18 +46,7 @@ def train(experiment: Any, attempt: Attempt, *, should_stop: Callable[[], bool])
     return Done("done", experiment.rounds)
 
 
-def go(store: Store, sweep: Sweep, *, offset: int = 0, most: int = 1000) -> int:
-    """Let one worker execute at most so many runs; return how many it did."""
-    done: list[Experiment] = []
-
-    def run(experiment: Experiment, attempt: Attempt, **options: Any) -> Done:
-        done.append(experiment)
-        return train(experiment, attempt, **options)
-
-    return work(
-        store, Plan.of(sweep.experiments), Lease.here(), Options(offset=offset, max_attempts=9),
-        should_stop=lambda: len(done) >= most, load=lambda _: OneByOne(run), search=sweep.search,
-    )  # fmt: skip
+go = partial(execute_search, train)
 
 
 def tried(store: Store) -> dict[tuple[str, str], list[float]]:

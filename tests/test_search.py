@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from flbench import api
 from flbench.cli.dry_run import finished_runs, summary
 from flbench.cli.sweep_status import SweepStatus
-from flbench.config import Experiment, content_of
+from flbench.config import content_of
 from flbench.errors import StoreUnusable
 from flbench.halving import Halving
 from flbench.launch.inline import InlineLauncher
@@ -30,7 +31,7 @@ from flbench.run_sources import StoreSource
 from flbench.store import Attempt, Lease, Plan, Races, Store, read_search
 from flbench.sweeps import SpecError, Sweep, load_sweep
 from flbench.worker import Options, work
-from tests.faults.stub import Done, OneByOne
+from tests.faults.stub import Done, OneByOne, execute_search
 from tests.report.stores import claim, unfolded_of
 
 SWEEP = """
@@ -85,23 +86,7 @@ def train(experiment: Any, attempt: Attempt, *, should_stop: Callable[[], bool])
     return Done(status, reached)
 
 
-def go(store: Store, sweep: Sweep, *, offset: int = 0, most: int = 1000) -> int:
-    """Let one worker execute at most so many attempts; return how many it did."""
-    done: list[Experiment] = []
-
-    def run(experiment: Experiment, attempt: Attempt, **options: Any) -> Done:
-        done.append(experiment)
-        return train(experiment, attempt, **options)
-
-    return work(
-        store,
-        Plan.of(sweep.experiments),
-        Lease.here(),
-        Options(offset=offset, max_attempts=9),
-        should_stop=lambda: len(done) >= most,
-        load=lambda _: OneByOne(run),
-        search=sweep.search,
-    )
+go = partial(execute_search, train)
 
 
 def reached(store: Store, sweep: Sweep) -> dict[tuple[str, float], list[int]]:

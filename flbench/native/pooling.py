@@ -94,7 +94,7 @@ def _unpool(kind: Any) -> Any:
 
 
 def _window(at: ir.IRBuilder, x: Any, right: Any, down: Any) -> list[Any]:
-    """Addresses of the pixels of a window; the next ones in a row and in a column are so many bytes further."""
+    """Addresses of the pixels of a window; ``right`` and ``down`` are the bytes to the next in a row and a column."""
     below = at.add(x, down)
     return [x, at.add(x, right), below, at.add(below, right)]
 

@@ -19,7 +19,7 @@ from flbench.report.stats import Summary, summarize
 #: Rounds are counted to this share of the lowest plateau of the column.
 SHARE = 0.95
 
-#: A mean accuracy below so many times that of guessing is that of a network which has learned nothing.
+#: A network whose mean accuracy is below that of guessing times this number has learned nothing.
 CHANCE = 1.5
 
 

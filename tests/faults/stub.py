@@ -25,8 +25,9 @@ from flbench.launch.local import LocalLauncher
 from flbench.orchestrate import Orchestrator, Outcome
 from flbench.planning import write_plan
 from flbench.progress import Progress
-from flbench.store import Attempt, Store, leases
-from flbench.worker import Options, main
+from flbench.store import Attempt, Lease, Plan, Store, leases
+from flbench.sweeps import Sweep
+from flbench.worker import Options, main, work
 from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[2]
@@ -204,6 +205,20 @@ def orchestrate(
         return LocalLauncher(store, plan_name, options, workers=workers, command=command)
 
     return Orchestrator(store, plan_name, plan, launcher, max_attempts=attempts).run(show=show, detach=detach)
+
+
+def execute_search(train: Callable[..., Done], store: Store, sweep: Sweep, *, offset: int = 0, most: int = 1000) -> int:
+    """Let one worker execute a searched sweep, at most ``most`` attempts by ``train``; return how many it did."""
+    done: list[Experiment] = []
+
+    def run(experiment: Experiment, attempt: Attempt, **options: Any) -> Done:
+        done.append(experiment)
+        return train(experiment, attempt, **options)
+
+    return work(
+        store, Plan.of(sweep.experiments), Lease.here(), Options(offset=offset, max_attempts=9),
+        should_stop=lambda: len(done) >= most, load=lambda _: OneByOne(run), search=sweep.search,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
