@@ -3,7 +3,7 @@
     python -m benchmarks.error_rates [--write]
 
 Runs are drawn from curves whose truth is known, with the same random numbers every time, and judged by the functions of
-the report. ``--write`` writes the table into docs/statistics.md; a nightly test recomputes it.
+the report. ``--write`` writes the table into docs/error-rates.md; a nightly test recomputes it.
 
 A seed's curve is end - (end - 0.1) exp(-round / time) with 100 evaluations in 1,000 rounds and an error of half a point
 in each. Its end varies by a point and its time by 35 %; most of both is shared by all rows of the seed.
@@ -308,13 +308,13 @@ def table(shares: Shares) -> str:
 
 
 #: The page with the table.
-PAGE = ROOT / "docs/statistics.md"
+PAGE = ROOT / "docs/error-rates.md"
 
 
 def main() -> None:
     """Print the table, or write it into the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--write", action="store_true", help="write the table into docs/statistics.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/error-rates.md")
     is_written, text = parser.parse_args().write, table(measure())
     if is_written:
         PAGE.write_text(replaced(PAGE, "error_rates", text), encoding="utf-8")

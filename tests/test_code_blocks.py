@@ -18,7 +18,12 @@ from flbench.sweeps import load_sweep
 from flbench.sweeps.spec import SweepSpec
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "docs/results/README.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/answers/*.md")),
+]
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The table of docs/statistics.md: each rule has a test, and each file of claims is in it."""
+"""The table of docs/error-rates.md: each rule has a test, and each file of claims is in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-TABLE = (ROOT / "docs/statistics.md").read_text().partition("## Every rule and its simulation")[2]
+TABLE = (ROOT / "docs/error-rates.md").read_text().partition("## Every rule and its simulation")[2]
 
 
 def test_each_rule_names_a_test() -> None:

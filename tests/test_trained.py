@@ -91,7 +91,7 @@ def test_a_type_checker_sees_the_types(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "fedyogi"])
 def test_a_large_step_on_one_class_ends_local_training(method: str, tmp_path: Path) -> None:
-    """docs/results/README.md: after a round of one, two or ten local steps the network is the same to the last bit."""
+    """docs/answers/fedyogi.md: after a round of one, two or ten local steps the network is the same to the last bit."""
 
     def weights(lr: float, steps: int) -> torch.Tensor:
         model = {"name": "mlp", "widths": [64, 64]}

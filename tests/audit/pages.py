@@ -45,7 +45,7 @@ def rounded(*exact: float) -> object:
 
 def readme() -> str:
     """Return README's answer."""
-    return (ROOT / "README.md").read_text().split("\n## What it is\n")[0]
+    return (ROOT / "README.md").read_text().split("\n## What you can rely on\n")[0]
 
 
 def leaderboard() -> str:
@@ -58,11 +58,14 @@ def details(name: str) -> str:
     return (ROOT / "docs/results" / f"{name}.md").read_text()
 
 
-def text(section_of_results: str) -> str:
-    """Return the text of a section of docs/results/README.md, or that of docs/why.md."""
-    if section_of_results == WHY:
-        return plain((ROOT / WHY).read_text())
-    return plain(section(details("README"), section_of_results))
+def answers() -> str:
+    """Return the pages that answer one question each."""
+    return "\n".join(path.read_text() for path in sorted(ROOT.glob("docs/answers/*.md")))
+
+
+def text(title: str) -> str:
+    """Return the text of a section of docs/answers, or that of docs/why.md."""
+    return plain((ROOT / WHY).read_text() if title == WHY else section(answers(), title))
 
 
 def tables(page: str) -> list[list[list[str]]]:
@@ -105,13 +108,13 @@ def planned(page: str) -> dict[tuple[str, str], str]:
 def paragraphs(page: str) -> list[str]:
     """Return the paragraphs and list items outside of tables and code, each on one line, without marks and targets."""
     prose = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
-    blocks = re.split(r"\n\n|\n(?=- )", prose)
+    blocks = re.split(r"\n\n|\n(?=- |\d\. )", prose)
     return [plain(block) for block in blocks if block and not block.startswith("|")]
 
 
 def plain(text: str) -> str:
     """Return a text on one line without emphasis, marks of quotes and lists, and targets of links."""
-    joined = " ".join(re.sub(r"^(> |- |#+ )", "", text.strip()).split())
+    joined = " ".join(re.sub(r"^(> |- |\d\. |#+ )", "", text.strip()).split())
     return re.sub(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)", r"\1", joined).replace("*", "")
 
 

@@ -1,4 +1,4 @@
-"""Digits to the plateau at refined rates: how far and how fast, by rules that share no code with the report."""
+"""How far and how fast, by rules that share no code with the report; digits to the plateau at refined rates."""
 
 from __future__ import annotations
 
@@ -27,17 +27,26 @@ def means(partition: str) -> pd.Series[float]:
     return 100 * chosen(partition).groupby("norm").value.mean()
 
 
-def level(partition: str) -> float:
-    """Return the accuracy to which rounds are counted, in percent; all rows that do not fail are at a plateau."""
-    found = means(partition)
-    return LEVEL * float(found[found > 100 * FAILS].min())
+def level(of: pd.DataFrame) -> float:
+    """Return the accuracy to which rounds are counted among runs of one column, a share of the lowest one.
+
+    On digits all rows that do not fail are at a plateau; elsewhere none is shown to be.
+    """
+    found = of.groupby("norm").value.mean()
+    return LEVEL * float(found[found > FAILS].min())
+
+
+def first_at_level(of: pd.DataFrame) -> pd.Series[float]:
+    """Return the rounds of each run to the level of its column; infinite for a run that does not get there."""
+    bound = level(of)
+    first = [next((one["round"] for one in run if accuracy(one) >= bound), np.inf) for run in of.records]
+    return pd.Series(first, of.index, dtype=float)
 
 
 def rounds_to_level(partition: str) -> pd.DataFrame:
-    """Return the rounds to the level by seed (rows) and norm; infinite for a seed that does not get there."""
-    of, bound = chosen(partition), level(partition) / 100
-    first = [next((one["round"] for one in run if accuracy(one) >= bound), np.inf) for run in of.records]
-    return of.assign(first=first).pivot(index="seed", columns="norm", values="first")
+    """Return the rounds to the level on digits, by seed (rows) and norm."""
+    of = chosen(partition)
+    return of.assign(first=first_at_level(of)).pivot(index="seed", columns="norm", values="first")
 
 
 def ratio(norm: str, partition: str) -> float:

@@ -1,4 +1,4 @@
-"""Sentences of docs/results/README.md on CIFAR-10, recomputed; each function yields some of one section."""
+"""Sentences of docs/answers on CIFAR-10, recomputed; each function yields some of one section."""
 
 from __future__ import annotations
 

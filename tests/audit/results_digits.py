@@ -1,4 +1,4 @@
-"""Sentences and tables of docs/results/README.md on digits, one class a client, skew and FedYogi, recomputed."""
+"""Sentences and tables of docs/answers on digits, one class a client, skew and FedYogi, recomputed."""
 
 from __future__ import annotations
 

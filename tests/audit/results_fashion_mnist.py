@@ -1,4 +1,4 @@
-"""Sentences of docs/results/README.md on Fashion-MNIST, "scale or geometry", recomputed."""
+"""Sentences of docs/answers on Fashion-MNIST, "scale or geometry", recomputed."""
 
 from __future__ import annotations
 

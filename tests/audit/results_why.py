@@ -1,4 +1,4 @@
-"""Sentences of docs/why.md on mechanisms, and of docs/results/README.md on doses of rank, recomputed."""
+"""Sentences of docs/why.md on mechanisms, and of docs/answers on doses of rank, recomputed."""
 
 from __future__ import annotations
 

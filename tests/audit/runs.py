@@ -33,6 +33,7 @@ class Sweep(NamedTuple):
 
 
 SWEEPS = {
+    "quickstart": Sweep("quickstart", ("partition",)),
     "one_class_digits": Sweep("one_class", ("E",), "dataset == 'digits'"),
     "one_class_fashion_mnist": Sweep("one_class", ("E",), "dataset == 'fashion_mnist'"),
     "heads": Sweep("head_scale", ("E",), "optimizer == 'sgd' and clip_norm.isna()"),

@@ -43,7 +43,7 @@ ELSEWHERE = {
 }
 
 
-#: The sentences of docs/results/README.md and docs/why.md, by section and by the function that recomputes them.
+#: The sentences of docs/answers and docs/why.md, by section and by the function that recomputes them.
 SENTENCES = [
     pytest.param(section, sentences, id=sentences.__name__)
     for module in (results_cifar10, results_digits, results_fashion_mnist, results_why)
@@ -63,10 +63,10 @@ def test_the_sentences_of_the_results(section: str, sentences: Callable[[], Iter
 @pytest.mark.parametrize(
     ("page", "tables"),
     [
-        pytest.param(pages.readme(), lambda: [readme.table()], id="readme"),
+        pytest.param(pages.readme(), readme.tables, id="readme"),
         pytest.param(pages.leaderboard(), leaderboard.tables, id="leaderboard"),
         *(
-            pytest.param(pages.section(pages.details("README"), section), tables, id=section)
+            pytest.param(pages.section(pages.answers(), section), tables, id=section)
             for section, tables in {
                 "NIID-Bench": lambda: [published.niid_bench()],
                 "Skew and local steps": lambda: [results_digits.what_skew_adds()],

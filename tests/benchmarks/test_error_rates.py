@@ -1,4 +1,4 @@
-"""Simulated error rates of curves: the table of docs/statistics.md, and what the rules promise."""
+"""Simulated error rates of curves: the table of docs/error-rates.md, and what the rules promise."""
 
 from __future__ import annotations
 
