@@ -84,7 +84,7 @@ def test_the_page_has_the_status_and_the_charts(running: Attempt) -> None:
     assert [axis["name"] for axis in group["axes"]] == ["norm", "lr"]
     assert [cell["mean"] for cell in group["cells"]][:2] == [[18.75, 37.5, 56.25, 75.0], [0.0, 25.0, 50.0]]
     finished = page.rpartition("Logs of finished runs")[2].partition("<h2")[0]
-    assert re.search("<td>fedavg none lr=0.01 s0</td>.*<td>done</td>", finished), finished
+    assert re.search('<th scope="row">fedavg none lr=0.01 s0</th>.*<td>done</td>', finished), finished
 
 
 def test_ctrl_c_ends_the_page_with_the_command(running: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
