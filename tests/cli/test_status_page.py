@@ -73,7 +73,7 @@ def test_the_page_has_the_status_and_the_charts(running: Attempt) -> None:
         if store.run(run_id).results():
             (store.run(run_id).attempts()[0].path / "log.txt").write_text("resumed\n")
     result = status("toy", "--html", "pages/live.html")
-    assert result.exit_code == 0 and result.stdout.endswith("page: pages/live.html\n")
+    assert result.exit_code == 0 and result.stdout.endswith(f"page: {Path('pages/live.html').resolve().as_uri()}\n")
     page = Path("pages/live.html").read_text()
     assert "data-period" not in page.partition("<script")[0], "it is written once"
     assert any("10/20" in row and "50.0 %" in row for row in re.findall("<tr>(.*?)</tr>", page))

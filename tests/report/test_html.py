@@ -263,7 +263,7 @@ def test_the_search_keeps_rows_and_texts_that_have_all_words(browser: Browser) -
     enter("FedAvg ln cost")
     rows_shown = browser.value(shown)
     assert rows_shown and all(row.startswith("fedavg\tln") for row in rows_shown)
-    assert browser.value(found) == f"{len(rows_shown)} rows, 0 texts"
+    assert browser.value(found) == f"{len(rows_shown)} rows"
     heads = "[...document.querySelectorAll('h2, h3')].filter(h => h.checkVisibility()).map(h => h.innerText)"
     assert "Cost, clients and classes" in browser.value(heads) and "How to read this" not in browser.value(heads)
     run_id = browser.value("/run (\\w+)/.exec(document.querySelector('td[data-tip]').dataset.tip)[1]")

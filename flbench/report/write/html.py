@@ -39,6 +39,9 @@ _PARTS = Path(__file__).parent
 #: A word of a table is broken after this many characters, so that no column is wider than a phone.
 LONGEST = 14
 
+#: A number and its interval, which stay in one line.
+_JOINED = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
+
 #: A column with a text of more characters than this is wide enough for several words a line.
 LONG_TEXT = 40
 
@@ -193,7 +196,7 @@ def _entry(entry: Entry, name: str, column: int) -> str:
     text = f"<strong>{_broken(entry.text)}</strong>" if entry.bold else _broken(entry.text)
     text = f'<a href="{_text(entry.link)}">{text}</a>' if entry.link else text
     mark = f' <span class="mark">{escape(entry.mark)}</span>' if entry.mark else ""
-    below = "".join(f"<small>{_broken(line)}</small>" for line in entry.below)
+    below = "".join(f"<small>{_broken(line.replace(' ± ', _JOINED))}</small>" for line in entry.below)
     order = "" if entry.order is None else f' data-order="{entry.order!r}"'
     tip = f' data-tip="{_text(chr(10).join(entry.tip))}"' if entry.tip else ""
     if not column:

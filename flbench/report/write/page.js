@@ -144,7 +144,7 @@ document.addEventListener("keydown", (event) => {
     const shown = new Set(found.flatMap(({ element, owners }) => [element, ...owners]));
     for (const { element, owners } of parts) for (const one of [element, ...owners]) one.hidden = !shown.has(one);
     const rows = found.filter(({ element }) => element.matches("tr")).length, texts = found.length - rows;
-    const counts = [[rows, "row"], [texts, "text"]].map(([n, what]) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`);
+    const counts = [[rows, "row"], [texts, "text"]].filter(([n]) => n).map(([n, what]) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`);
     for (const [fold, was] of wereOpen) fold.open = words.length ? rows <= MOST_OPEN : was;
     count.textContent = !words.length ? "" : found.length ? counts.join(", ") : "nothing has all of these words";
     if (!words.length) parts = undefined;
