@@ -162,7 +162,7 @@ def test_a_browser_follows_the_runs(running: Attempt, tmp_path: Path, width: int
         with Browser(tmp_path / "live.html", tmp_path / "profile", width=width, dark=dark) as browser:
             paper = browser.value("getComputedStyle(document.body).backgroundColor")
             assert paper == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
-            assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+            assert browser.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
             browser.value("document.querySelector('th button').click()")
             browser.value(f"{tick}.focus()")
             browser.press("Enter")

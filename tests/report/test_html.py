@@ -278,6 +278,24 @@ def test_the_search_keeps_rows_and_texts_that_have_all_words(browser: Browser) -
     assert browser.value(f"{rows}.length") == everything
 
 
+@pytest.mark.slow
+@needs_browser
+def test_the_search_stays_when_the_page_loads_itself_again(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    rows = ((Entry("one"),), (Entry("two"),))
+    path.write_text(
+        to_html([Heading(1, "t"), Updated(time.time(), 1.0), Grid(("run",), rows, 1)], "t"), encoding="utf-8"
+    )
+    shown = "[...document.querySelectorAll('tbody tr')].filter(r => r.checkVisibility()).map(r => r.innerText).join()"
+    with Browser(path, tmp_path / "profile", width=1280) as opened:
+        opened.value("window.isFirst = true")
+        opened.press("/")
+        opened.value("(i => { i.value = 'two'; i.dispatchEvent(new Event('input')); })(document.activeElement)")
+        opened.wait_for(f"!window.isFirst && {shown} === 'two'")
+        assert opened.value("[document.activeElement.value, document.activeElement.type]") == ["two", "search"]
+        assert opened.complaints == []
+
+
 #: The width of the screen, the elements that are wider, and the colour of the paper.
 LOOKS = """[innerWidth, [...document.querySelectorAll('main > *')].filter(
   e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName),
@@ -325,7 +343,7 @@ def test_no_column_is_cut_and_the_page_follows_the_color_scheme(
         opened.value("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
         opened.wait_for("document.querySelectorAll('.scroll.more').length")
         assert opened.value(LOOKS) == [width, [], "rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)"]
-        assert opened.value("document.documentElement.scrollWidth <= innerWidth")
+        assert opened.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         assert opened.value(CUT) == []
         # In the second one method and norm stay when the other columns scroll; texts are wrapped.
         scrolls = "[...document.querySelectorAll('.scroll')].slice(-3)"
