@@ -280,6 +280,23 @@ def test_the_search_keeps_rows_and_texts_that_have_all_words(browser: Browser) -
 
 @pytest.mark.slow
 @needs_browser
+def test_the_heads_of_a_long_table_stay_in_view(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    rows = tuple((Entry(f"row {i}"), Entry("a"), Entry(str(i), order=i)) for i in range(200))
+    path.write_text(to_html([Heading(1, "t"), Grid(("run", "norm", "value"), rows, 2)], "t"), encoding="utf-8")
+    with Browser(path, tmp_path / "profile", width=1280) as opened:
+        opened.wait_for("document.querySelector('.scroll.narrow')")
+        opened.value("scrollTo(0, 2000)")
+        below = "document.querySelector('search').getBoundingClientRect().bottom"
+        for column in range(3):
+            place = f"document.querySelectorAll('thead th')[{column}].getBoundingClientRect()"
+            assert opened.value(f"(p => Math.abs(p.top - {below}) < 3)({place})")
+            middle = f"(p => document.elementFromPoint(p.left + 5, p.bottom - 5).closest('th').scope)({place})"
+            assert opened.value(middle) == "col", "nothing covers the head"
+
+
+@pytest.mark.slow
+@needs_browser
 def test_the_search_stays_when_the_page_loads_itself_again(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     rows = ((Entry("one"),), (Entry("two"),))

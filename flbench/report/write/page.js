@@ -82,7 +82,8 @@ document.addEventListener("keydown", (event) => {
   cell.focus();
 });
 
-// Wide tables scroll: the first column stays, the second too where both fit, and a soft edge says that there is more.
+// Wide tables scroll: the first column stays, the second too where both fit, and a soft edge says that there is more. The heads of
+// all others stay below the search while the page scrolls.
 {
   const width = (element) => element.getBoundingClientRect().width;
   const fit = (scroll) => {
@@ -91,6 +92,7 @@ document.addEventListener("keydown", (event) => {
     scroll.style.setProperty("--second", fits ? `${width(first)}px` : "auto");
     const stays = width(scroll.querySelector("thead th")) + (fits ? width(second) : 0);
     scroll.style.scrollPaddingLeft = `${stays}px`; // a focused cell is beside the columns that stay
+    scroll.classList.toggle("narrow", scroll.querySelector("table").offsetWidth <= scroll.clientWidth);
     scroll.classList.toggle("more", scroll.scrollLeft + scroll.clientWidth < scroll.scrollWidth - 1);
   };
   const seen = new ResizeObserver((entries) => entries.forEach((entry) => fit(entry.target)));
