@@ -214,7 +214,10 @@ def test_every_table_says_what_its_marks_mean(board: Leaderboard) -> None:
 def test_hovering_over_a_cell_says_what_its_marks_mean_and_shows_its_runs(browser: Browser) -> None:
     over = "dispatchEvent(new MouseEvent('mouseover', {bubbles: true}))"
     assert browser.value(TIP) == ""
-    browser.value(f"document.querySelector('td[data-tip]:has(strong)').{over}")
+    cell = "document.querySelector('td[data-tip]:has(strong)')"
+    browser.value(f"{cell}.scrollIntoView(), setTimeout(() => {{ window.isStill = true; }}, 100)")
+    browser.wait_for("window.isStill")
+    browser.value(f"{cell}.{over}")
     meanings = ["±: half-width of the 95 % interval of the mean", "bold: the best of its column, or ≈"]
     *lines, run = browser.value(TIP).split("\n")[:3]
     assert lines == meanings and re.fullmatch(r"seed 0: \d\d\.\d\d, run [0-9a-f]{16}", run)
@@ -276,6 +279,9 @@ def test_the_search_keeps_rows_and_texts_that_have_all_words(browser: Browser) -
     browser.press("Escape")
     assert browser.value(found) == "" and browser.value(folds) == closed
     assert browser.value(f"{rows}.length") == everything
+    enter("no such words")
+    browser.value("document.querySelector('nav a').click()")
+    assert browser.value(f"{rows}.length") == everything, "a link to a section shows it"
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ function key(cell) {
     cell.setAttribute("aria-describedby", "tip");
     tip.textContent = text;
     const place = cell.getBoundingClientRect();
+    tip.hidden = place.bottom < 0 || place.top > window.innerHeight; // a focused cell that was scrolled away
     const below = place.bottom + 6 + tip.offsetHeight < window.innerHeight;
     tip.style.top = `${below ? place.bottom + 6 : Math.max(4, place.top - 6 - tip.offsetHeight)}px`;
     tip.style.left = `${Math.max(4, Math.min(place.left, window.innerWidth - tip.offsetWidth - 4))}px`;
@@ -154,14 +155,16 @@ document.addEventListener("keydown", (event) => {
     window.dispatchEvent(new Event("resize")); // charts that were hidden have a width again
   }
 
+  const clear = () => { input.value = ""; search(); };
   let wait;
   input.addEventListener("input", () => { clearTimeout(wait); wait = setTimeout(search, 100); });
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && event.target === input) { input.value = ""; search(); }
+    if (event.key === "Escape" && event.target === input) clear();
     if (event.key !== "/" || event.ctrlKey || event.metaKey || event.target.matches("input, select, textarea")) return;
     event.preventDefault();
     input.focus();
   });
+  document.addEventListener("click", ({ target }) => { if (parts && target.closest('a[href^="#"]')) clear(); }); // it may lead to hidden text
   input.value = history.state?.search ?? "";
   search();
 }
