@@ -226,6 +226,8 @@ def report(
     if latex is not None:
         files.append(f"{counted(count, 'file')} in {latex} (see main.tex)")
     _show(board, files)
+    if html is not None:
+        print(page_line(html))
 
 
 def check_ending(option: str, path: Path | None) -> None:
@@ -234,6 +236,11 @@ def check_ending(option: str, path: Path | None) -> None:
         known = ", ".join(f"{', '.join(endings)} ({name})" for name, endings in _ENDINGS.items())
         wanted = " or ".join(_ENDINGS[option])
         raise UserError(f"{option} {path}: expected a name that ends in {wanted}; known: {known}")
+
+
+def page_line(path: Path) -> str:
+    """Return the line with the address of a page, which most terminals open on a click."""
+    return f"page: {path.resolve().as_uri()}"
 
 
 def gather(

@@ -115,7 +115,7 @@ def status(
                 print_json(facts | ({"single": single.json()} if spec is None else {}))
             else:
                 parts = status_parts(opened, shown, curves, width=console.width)
-                show(parts if html is None else [*parts, f"page: {html}"])
+                show(parts if page is None else [*parts, page.line])
             if page is not None:
                 page.read(shown)
             if not watch or not any(one.goes_on for one in shown):

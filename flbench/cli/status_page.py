@@ -11,7 +11,7 @@ from urllib.parse import quote
 from flbench.cli.curves import Curves
 from flbench.cli.numbers import percent
 from flbench.cli.progress_tables import headlines
-from flbench.cli.report import check_ending, writing
+from flbench.cli.report import check_ending, page_line, writing
 from flbench.cli.sweep_status import SweepStatus, failures_by_kind, shown_states
 from flbench.errors import UserError
 from flbench.literal import literal
@@ -66,6 +66,11 @@ class StatusPage:
                 self._notes.append(f"No charts of {one.name}: {error}")
         self._made = 0.0
         self._blocks: list[Block] = []
+
+    @property
+    def line(self) -> str:
+        """Where the page is, for the terminal."""
+        return page_line(self._path)
 
     def read(self, shown: Sequence[SweepStatus]) -> None:
         """Read the runs from the store; ``shown`` are the sweeps of the tables, with their last status."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from flbench.metric_specs import Record, value_of
 from flbench.papers.published_numbers import (
     HEADS,
+    MARKS,
     WIDEST,
     Comparison,
     Judgement,
@@ -140,7 +141,7 @@ class NumbersSupplement(Supplement, Generic[Row]):
         if listed < total:
             blocks.append(Paragraph(f"{total - listed} of {total} published numbers were not requested."))
         rows = tuple((*self.names(one), *one.entries()) for one in shown)
-        blocks.append(Grid((*self.heads, *HEADS), rows, len(self.heads), remarks=1))
+        blocks.append(Grid((*self.heads, *HEADS), rows, len(self.heads), remarks=1, marks=MARKS))
         notes = {one.row.note: f"{self.note(one)}: {one.row.note}" for one in shown if one.row.note}
         return [*blocks, Items(tuple(notes.values()))] if notes else blocks
 

@@ -146,6 +146,9 @@ class Comparison(Generic[Row]):
 #: The heads of ``Comparison.entries``.
 HEADS = ("published", "mean", "rounds", "difference", "verdict")
 
+#: What the marks of ``Comparison.entries`` mean.
+MARKS = {"±": "published: standard deviation over seeds; mean and verdict: half-width of the 95 % interval"}
+
 
 def judgements(comparisons: Iterable[Comparison[Any]]) -> Sequence[Judgement]:
     """Return a judgement for each published number, by the most decisive of our cells."""

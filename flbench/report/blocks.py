@@ -9,9 +9,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+#: The key of bold entries among the marks of a grid, and the marks that mean the same in most grids.
+BOLD = "bold"
+_MARKS = {"±": "half-width of the 95 % interval of the mean"}
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,14 @@ class Grid:
     rows: tuple[tuple[Entry, ...], ...]
     names: int
     remarks: int = 0
+    marks: Mapping[str, str] = field(default_factory=dict)  # what marks mean, and ``BOLD``; shown by HTML alone
+
+    def used_marks(self) -> dict[str, str]:
+        """Return what the marks mean that its entries have."""
+        entries = [entry for row in self.rows for entry in row]
+        used = {char for entry in entries for char in f"{entry.text}{entry.mark}"}
+        used |= {BOLD for entry in entries if entry.bold}
+        return {mark: meaning for mark, meaning in {**_MARKS, **self.marks}.items() if mark in used}
 
     def is_number(self, column: int) -> bool:
         """Return whether a column holds numbers."""

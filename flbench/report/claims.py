@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from flbench.report.blocks import Block, Entry, Grid
+from flbench.report.blocks import BOLD, Block, Entry, Grid
 from flbench.report.runs import Run
 
 #: What our runs say of a claim; ``in part``: it holds in some of the settings that it is about.
@@ -16,6 +16,9 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 #: Those that say nothing of the statement.
 UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not run")
+
+#: What the others say of it.
+MEANINGS = "holds: in every setting; in part: in some; inconclusive: not decided"
 
 
 @dataclass(frozen=True)
@@ -60,4 +63,9 @@ def claims_grid(claims: Sequence[Claim]) -> Grid:
     rows = [
         (Entry(claim.text, (claim.source,)), Entry(claim.verdict, bold=True), Entry(claim.evidence)) for claim in claims
     ]
-    return Grid(("claim", "verdict", "our measurement"), tuple(rows), names=3)
+    return Grid(
+        ("claim", "verdict", "our measurement"),
+        tuple(rows),
+        names=3,
+        marks={BOLD: f"the verdict on these runs ({MEANINGS})"},
+    )

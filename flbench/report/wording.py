@@ -100,6 +100,11 @@ def margin_text(margin: float, metric: Metric) -> str:
     return f"{100 * margin:g} {'point' if margin == POINT else 'points'}"
 
 
+def tied_text(margin: float, metric: Metric) -> str:
+    """Return what the mark of a tied cell means."""
+    return f"shown to be less than {margin_text(margin, metric)} worse than the best of its column"
+
+
 def margins_text(layouts: Iterable[Layout]) -> str:
     """Return ``1 point``, or the margins of several layouts."""
     return " or ".join(dict.fromkeys(margin_text(one.tie_margin, METRICS[one.metric]) for one in layouts))

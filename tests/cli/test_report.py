@@ -80,7 +80,8 @@ def test_csv_and_figures(report: Report) -> None:
 
 
 def test_the_page_has_its_figures_inside(here: Path, report: Report) -> None:
-    report("tiny.yaml", "--html", "page.html")
+    said = report("tiny.yaml", "--html", "page.html")
+    assert said.endswith(f"wrote tiny.md, page.html\npage: {Path('page.html').resolve().as_uri()}\n")
     assert Path("page.html").read_text().count("<svg role=") == 3
     assert "![" not in Path("tiny.md").read_text(), "their files are gone"
     assert sorted(path.name for path in here.iterdir()) == ["other.yaml", "page.html", "runs", "tiny.md", "tiny.yaml"]

@@ -73,7 +73,7 @@ def test_the_page_has_the_status_and_the_charts(running: Attempt) -> None:
         if store.run(run_id).results():
             (store.run(run_id).attempts()[0].path / "log.txt").write_text("resumed\n")
     result = status("toy", "--html", "pages/live.html")
-    assert result.exit_code == 0 and result.stdout.endswith("page: pages/live.html\n")
+    assert result.exit_code == 0 and result.stdout.endswith(f"page: {Path('pages/live.html').resolve().as_uri()}\n")
     page = Path("pages/live.html").read_text()
     assert "data-period" not in page.partition("<script")[0], "it is written once"
     assert any("10/20" in row and "50.0 %" in row for row in re.findall("<tr>(.*?)</tr>", page))
@@ -84,7 +84,7 @@ def test_the_page_has_the_status_and_the_charts(running: Attempt) -> None:
     assert [axis["name"] for axis in group["axes"]] == ["norm", "lr"]
     assert [cell["mean"] for cell in group["cells"]][:2] == [[18.75, 37.5, 56.25, 75.0], [0.0, 25.0, 50.0]]
     finished = page.rpartition("Logs of finished runs")[2].partition("<h2")[0]
-    assert re.search("<td>fedavg none lr=0.01 s0</td>.*<td>done</td>", finished), finished
+    assert re.search('<th scope="row">fedavg none lr=0.01 s0</th>.*<td>done</td>', finished), finished
 
 
 def test_ctrl_c_ends_the_page_with_the_command(running: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_a_browser_follows_the_runs(running: Attempt, tmp_path: Path, width: int
         with Browser(tmp_path / "live.html", tmp_path / "profile", width=width, dark=dark) as browser:
             paper = browser.value("getComputedStyle(document.body).backgroundColor")
             assert paper == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
-            assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+            assert browser.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
             browser.value("document.querySelector('th button').click()")
             browser.value(f"{tick}.focus()")
             browser.press("Enter")

@@ -5,18 +5,22 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
+import itertools
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from flbench.report.blocks import Charts, Entry, Figure, Fold, Grid, Heading, Paragraph, Updated
+from flbench.report.blocks import BOLD, Block, Charts, Code, Entry, Figure, Fold, Grid, Heading, Paragraph, Updated
 from flbench.report.board import Leaderboard
 from flbench.report.output import write_text
+from flbench.report.page.document import document
 from flbench.report.runs import collect
+from flbench.report.wording import TIED
+from flbench.report.write import html
 from flbench.report.write.html import to_html
 from flbench.run_sources import StoreSource
 from tests.browser import Browser, needs_browser
@@ -55,8 +59,13 @@ class PageReader(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return html_of(draw_board(tmp_path_factory.mktemp("page")))
+def board(tmp_path_factory: pytest.TempPathFactory) -> Leaderboard:
+    return draw_board(tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture(scope="module")
+def page(board: Leaderboard) -> str:
+    return html_of(board)
 
 
 def draw_board(folder: Path) -> Leaderboard:
@@ -145,7 +154,7 @@ def test_texts_are_escaped(tmp_path: Path) -> None:
     text = to_html(blocks, "<t>")
     assert '<h1 id="script">&lt;script&gt;</h1>' in text and "<title>&lt;t&gt;</title>" in text
     assert "<p>a &lt; b &amp; <code>c&lt;d</code> <strong>e</strong></p>" in text
-    assert 'data-tip="&quot;x&quot;">&lt;b&gt;</td>' in text
+    assert '<th scope="row" data-tip="&quot;x&quot;">&lt;b&gt;</th>' in text
 
 
 def test_repeated_titles_have_unique_anchors() -> None:
@@ -180,35 +189,213 @@ def test_a_click_sorts_and_a_third_click_restores(browser: Browser, column: int,
     assert third == before and before[1] is None
 
 
+#: The tip, empty while it is hidden.
+TIP = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').innerText"
+
+
+def blocks_of(blocks: Iterable[Block]) -> Iterator[Block]:
+    for block in blocks:
+        yield block
+        yield from blocks_of(block.blocks) if isinstance(block, Fold) else ()
+
+
+def test_every_table_says_what_its_marks_mean(board: Leaderboard) -> None:
+    grids = [block for block in blocks_of(document(board)) if isinstance(block, Grid)]
+    for grid in grids:
+        entries = [entry for row in grid.rows for entry in row]
+        is_bold, is_tied = any(one.bold for one in entries), any(TIED in one.mark for one in entries)
+        used = grid.used_marks()
+        assert (BOLD in used, TIED in used) == (is_bold, is_tied), grid.head
+    assert len(grids) > 5
+
+
 @pytest.mark.slow
 @needs_browser
-def test_hovering_over_a_cell_shows_its_runs(browser: Browser) -> None:
-    script = """(() => {
-      const cell = document.querySelector('td[data-tip]'), tip = document.getElementById('tip');
-      const before = tip.hidden;
-      cell.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));
-      const shown = [tip.hidden, tip.innerText.split('\\n')[0]];
-      document.body.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));
-      return [before, ...shown, tip.hidden];
-    })()"""
-    before, hidden, text, after = browser.value(script)
-    assert (before, hidden, after) == (True, False, True)
-    assert re.fullmatch(r"seed 0: \d\d\.\d\d, run [0-9a-f]{16}", text)
+def test_hovering_over_a_cell_says_what_its_marks_mean_and_shows_its_runs(browser: Browser) -> None:
+    over = "dispatchEvent(new MouseEvent('mouseover', {bubbles: true}))"
+    assert browser.value(TIP) == ""
+    cell = "document.querySelector('td[data-tip]:has(strong)')"
+    browser.value(f"{cell}.scrollIntoView(), setTimeout(() => {{ window.isStill = true; }}, 100)")
+    browser.wait_for("window.isStill")
+    browser.value(f"{cell}.{over}")
+    meanings = ["±: half-width of the 95 % interval of the mean", "bold: the best of its column, or ≈"]
+    *lines, run = browser.value(TIP).split("\n")[:3]
+    assert lines == meanings and re.fullmatch(r"seed 0: \d\d\.\d\d, run [0-9a-f]{16}", run)
+    browser.value(f"document.body.{over}")
+    assert browser.value(TIP) == ""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_keyboard_sorts_and_goes_from_cell_to_cell(browser: Browser) -> None:
+    table = "document.querySelector('.scroll:has(td strong)')"
+    browser.value(f"{table}.querySelector('th button').focus()")
+    for order in ("ascending", "descending", None):
+        browser.press("Enter")
+        assert browser.value(f"{table}.querySelector('th').ariaSort") == order
+    browser.value(f"{table}.focus()")
+    where = "(c => [c.parentNode.rowIndex, c.cellIndex, c.getAttribute('aria-describedby')])(document.activeElement)"
+    steps = {"ArrowDown": [1, 0, None], "ArrowRight": [1, 1, None], "ArrowLeft": [1, 0, None]}
+    for key, place in steps.items():
+        browser.press(key)
+        assert browser.value(where) == place
+    for key in ("ArrowUp", "ArrowRight", "ArrowRight"):  # there is nothing above the first row
+        browser.press(key)
+    assert browser.value(where) == [1, 2, "tip"] and browser.value(TIP).startswith("±: half-width")
+    browser.press("Escape")
+    assert browser.value(TIP) == ""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_search_keeps_rows_and_texts_that_have_all_words(browser: Browser) -> None:
+    rows = "[...document.querySelectorAll('tbody tr')].filter(r => r.checkVisibility())"
+    shown = f"{rows}.map(r => r.innerText.toLowerCase())"
+    search = "document.querySelector('search input')"
+    found = "document.querySelector('output').innerText"
+    folds = "[...document.querySelectorAll('details')].map(fold => fold.open)"
+    everything, closed = browser.value(f"{rows}.length"), browser.value(folds)
+
+    def enter(text: str) -> None:
+        browser.value("document.querySelector('output').textContent = '?'")
+        browser.value(f"{search}.value = {text!r}; {search}.dispatchEvent(new Event('input'))")
+        browser.wait_for(f"{found} !== '?'")
+
+    browser.press("/")
+    assert browser.value(f"document.activeElement === {search}")
+    enter("FedAvg ln cost")
+    rows_shown = browser.value(shown)
+    assert rows_shown and all(row.startswith("fedavg\tln") for row in rows_shown)
+    assert browser.value(found) == f"{len(rows_shown)} rows"
+    heads = "[...document.querySelectorAll('h2, h3')].filter(h => h.checkVisibility()).map(h => h.innerText)"
+    assert "Cost, clients and classes" in browser.value(heads) and "How to read this" not in browser.value(heads)
+    run_id = browser.value("/run (\\w+)/.exec(document.querySelector('td[data-tip]').dataset.tip)[1]")
+    enter(run_id)
+    assert browser.value(f"{rows}.length") >= 1
+    assert all(browser.value(f"{rows}.map(r => r.outerHTML.includes({run_id!r}))"))
+    enter("no such words")
+    assert (browser.value(found), browser.value(f"{rows}.length")) == ("nothing has all of these words", 0)
+    browser.value(f"{search}.focus()")
+    browser.press("Escape")
+    assert browser.value(found) == "" and browser.value(folds) == closed
+    assert browser.value(f"{rows}.length") == everything
+    enter("no such words")
+    browser.value("document.querySelector('nav a').click()")
+    assert browser.value(f"{rows}.length") == everything, "a link to a section shows it"
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_heads_of_a_long_table_stay_in_view(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    rows = tuple((Entry(f"row {i}"), Entry("a"), Entry(str(i), order=i)) for i in range(200))
+    path.write_text(to_html([Heading(1, "t"), Grid(("run", "norm", "value"), rows, 2)], "t"), encoding="utf-8")
+    with Browser(path, tmp_path / "profile", width=1280) as opened:
+        opened.wait_for("document.querySelector('.scroll.narrow')")
+        opened.value("scrollTo(0, 2000)")
+        below = "document.querySelector('search').getBoundingClientRect().bottom"
+        for column in range(3):
+            place = f"document.querySelectorAll('thead th')[{column}].getBoundingClientRect()"
+            assert opened.value(f"(p => Math.abs(p.top - {below}) < 3)({place})")
+            middle = f"(p => document.elementFromPoint(p.left + 5, p.bottom - 5).closest('th').scope)({place})"
+            assert opened.value(middle) == "col", "nothing covers the head"
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_search_stays_when_the_page_loads_itself_again(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    rows = ((Entry("one"),), (Entry("two"),))
+    path.write_text(
+        to_html([Heading(1, "t"), Updated(time.time(), 1.0), Grid(("run",), rows, 1)], "t"), encoding="utf-8"
+    )
+    shown = "[...document.querySelectorAll('tbody tr')].filter(r => r.checkVisibility()).map(r => r.innerText).join()"
+    with Browser(path, tmp_path / "profile", width=1280) as opened:
+        opened.value("window.isFirst = true")
+        opened.press("/")
+        opened.value("(i => { i.value = 'two'; i.dispatchEvent(new Event('input')); })(document.activeElement)")
+        opened.wait_for(f"!window.isFirst && {shown} === 'two'")
+        assert opened.value("[document.activeElement.value, document.activeElement.type]") == ["two", "search"]
+        assert opened.complaints == []
 
 
 #: The width of the screen, the elements that are wider, and the colour of the paper.
-LOOKS = """[innerWidth, [...document.querySelectorAll('body > :not(script)')].filter(
+LOOKS = """[innerWidth, [...document.querySelectorAll('main > *')].filter(
   e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName),
   getComputedStyle(document.body).backgroundColor]"""
+
+#: The columns that cannot be seen whole beside those that stay: the label of their table and their head.
+CUT = """[...document.querySelectorAll('.scroll')].filter(s => s.checkVisibility()).flatMap(scroll => {
+  const cells = [...scroll.querySelector('thead tr').cells];
+  const stays = cells.filter(c => getComputedStyle(c).left !== 'auto');
+  return cells.filter(cell => {
+    cell.scrollIntoView({inline: 'nearest'});
+    const [own, all] = [cell, scroll].map(e => e.getBoundingClientRect());
+    const left = stays.includes(cell) ? all.left : Math.max(...stays.map(c => c.getBoundingClientRect().right));
+    return own.left < left - 1 || own.right > all.right + 1;
+  }).map(cell => [scroll.ariaLabel, cell.innerText, stays.length]);
+})"""
+
+
+@pytest.fixture(scope="module")
+def wide_page(board: Leaderboard) -> str:
+    """The page with a table of many columns, one of long words, and one of long texts."""
+    numbers = tuple(
+        Entry("12,345.67 ± 1,234.56", ("more, but rising, within the grid",), mark="≈ ²") for _ in range(14)
+    )
+    long = (Entry("method_" * 30), Entry("x=" * 100), *(Entry("97.21 ± 1.75", mark="≈") for _ in numbers))
+    texts = (Entry("a claim of many words " * 8), Entry("holds", bold=True), Entry("our measurement " * 60))
+    grids = [
+        Grid(("method", "norm", *("abcdefgh" * 5 for _ in numbers)), (long,), 2),
+        Grid(
+            ("row", "norm", *(f"classes:{i}" for i, _ in enumerate(numbers))), ((Entry("a"), Entry("b"), *numbers),), 2
+        ),
+        Grid(("claim", "verdict", "our measurement"), (texts,), 3),
+    ]
+    return to_html([*document(board), Heading(2, "Wide"), *grids, Code("flbench report " * 40)], "wide")
 
 
 @pytest.mark.slow
 @needs_browser
-def test_the_page_fits_a_phone_and_follows_the_dark_color_scheme(page: str, browser: Browser, tmp_path: Path) -> None:
-    assert browser.value(LOOKS) == [1200, [], "rgb(255, 255, 255)"]
-    (tmp_path / "page.html").write_text(page, encoding="utf-8")
-    with Browser(tmp_path / "page.html", tmp_path / "profile", width=390, dark=True) as phone:
-        assert phone.value(LOOKS) == [390, [], "rgb(20, 23, 26)"]
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_no_column_is_cut_and_the_page_follows_the_color_scheme(
+    wide_page: str, tmp_path: Path, width: int, *, dark: bool
+) -> None:
+    (tmp_path / "page.html").write_text(wide_page, encoding="utf-8")
+    with Browser(tmp_path / "page.html", tmp_path / "profile", width=width, dark=dark) as opened:
+        opened.value("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
+        opened.wait_for("document.querySelectorAll('.scroll.more').length")
+        assert opened.value(LOOKS) == [width, [], "rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)"]
+        assert opened.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert opened.value(CUT) == []
+        # In the second one method and norm stay when the other columns scroll; texts are wrapped.
+        scrolls = "[...document.querySelectorAll('.scroll')].slice(-3)"
+        names = f"{scrolls}[1].querySelectorAll('tbody :is(th, td)')[1].getBoundingClientRect().left > 0"
+        assert opened.value(f"{scrolls}[1].scrollLeft = 999, {names}")
+        assert opened.value(f"{scrolls}[2].scrollWidth < 1.3 * {scrolls}[2].clientWidth")
+        assert opened.complaints == []
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_texts_have_the_contrast_that_wcag_asks_for(scheme: int) -> None:
+    style = (Path(html.__file__).parent / "page.css").read_text()
+    colors = dict(re.findall(r"--(\w+): #(\w{6});", style.split("@media")[scheme]))
+
+    def luminance(name: str) -> float:
+        parts = [int(colors[name][i : i + 2], 16) / 255 for i in (0, 2, 4)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    for text in ("ink", "soft", "link"):
+        for paper in ("paper", "stripe", "warn"):
+            low, high = sorted((luminance(text), luminance(paper)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (text, paper)
+
+
+def test_no_heading_skips_a_level(page: str) -> None:
+    levels = [int(level) for level in re.findall(r"<h([1-6])\b", page)]
+    assert levels.count(1) == 1
+    assert all(level <= before + 1 for before, level in itertools.pairwise(levels))
 
 
 @pytest.mark.slow

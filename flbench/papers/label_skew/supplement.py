@@ -12,7 +12,7 @@ from flbench.papers.label_skew import chapter as why_chapter
 from flbench.papers.label_skew.chapter import KINDS, Synthesis
 from flbench.papers.label_skew.claims_published import Order, Published
 from flbench.papers.label_skew.published import Configuration, PublishedRow, remarks
-from flbench.papers.published_numbers import HEADS, Comparison, tally
+from flbench.papers.published_numbers import HEADS, MARKS, Comparison, tally
 from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
 from flbench.report.cells import Cell, tick_of
 from flbench.report.claims import Claim
@@ -169,7 +169,7 @@ def _published(published: Published, place: tuple[str, str], heading: Heading) -
     )
     heads = ["published as", "table", "ours", *(_SETTINGS[name] for name in settings)]
     rows = [(_row(same, settings), same[0].judgement.obstacle) for same in _merged(shown)]
-    numbers = Grid((*heads, *HEADS), tuple(row for row, _ in rows), len(heads), remarks=1)
+    numbers = Grid((*heads, *HEADS), tuple(row for row, _ in rows), len(heads), remarks=1, marks=MARKS)
     full = tuple(row for row, obstacle in rows if not obstacle)
     blocks.append(Paragraph(f"Everywhere: {everywhere}."))
     if len(rows) - len(full) > MOST_SHORT:

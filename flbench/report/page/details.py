@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from flbench.metric_specs import METRICS
-from flbench.report.blocks import Block, Entry, Fold, Grid, Heading, Paragraph, words
+from flbench.report.blocks import BOLD, Block, Entry, Fold, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
 from flbench.report.cells import Cell
 from flbench.report.costs import Costs
@@ -22,6 +22,7 @@ from flbench.report.wording import (
     contrast_text,
     row_labels,
     row_name,
+    tied_text,
     width_text,
 )
 
@@ -98,7 +99,12 @@ def _differences(table: Table) -> list[Block]:
         "exploratory: where a planned comparison is of the same cells, its verdict counts."
     )
     axes = _axes(table)
-    return [Paragraph(text), Grid((*axes, *heads, "to the best"), tuple(rows), len(axes))]
+    marks = {
+        "±": "half-width of the 95 % interval of the difference, over seeds",
+        TIED: tied_text(table.margin, METRICS[table.metric]),
+        BOLD: "the best of its column",
+    }
+    return [Paragraph(text), Grid((*axes, *heads, "to the best"), tuple(rows), len(axes), marks=marks)]
 
 
 def _contrast(contrast: Contrast | None, metric: str, mark: str = "") -> Entry:

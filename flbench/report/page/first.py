@@ -9,9 +9,9 @@ from flbench.choices import ON_VALIDATION_DATA
 from flbench.literal import literal
 from flbench.messages import counted, some_of
 from flbench.metric_specs import METRICS
-from flbench.report.blocks import Block, Entry, Figure, Grid, Heading, Items, Paragraph, words
+from flbench.report.blocks import BOLD, Block, Entry, Figure, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
-from flbench.report.claims import UNDECIDED, VERDICTS, Chapter, Claim
+from flbench.report.claims import MEANINGS, UNDECIDED, VERDICTS, Chapter, Claim
 from flbench.report.headline import Answer, Column, Headline, Row, answers, headline
 from flbench.report.page.planned import last_note, planned_grid
 from flbench.report.page.sections import WHEN
@@ -50,6 +50,10 @@ _NOT_SHOWN = (
     "Shown: the rows of planned comparisons, then those with values in most columns, the best by mean rank first. "
     "Rows that only the details show: {}."
 )
+
+
+#: What bold means in the table of values.
+_BETTER = "shown to be better than the first row of the column"
 
 
 def place_page(place: Place) -> str:
@@ -134,10 +138,7 @@ def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str
     for supplement in board.supplements:
         yield from supplement.opening()
         if texts := list(_claim_texts(board, supplement.claims())):
-            yield Paragraph(
-                "Claims, in bold, with their verdicts on these runs (holds: in every setting; in part: in some; "
-                "inconclusive: not decided):"
-            )
+            yield Paragraph(f"Claims, in bold, with their verdicts on these runs ({MEANINGS}):")
             yield Items(tuple(texts))
     if board.chapters:
         yield Items(tuple(_chapter_text(chapter, links) for chapter in board.chapters))
@@ -258,7 +259,7 @@ def _table(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> Ite
             for c, cell in enumerate(row.cells)
         ]
         rows.append((*words(*labels), *entries))
-    yield Grid((*axis_names(found.row_axes), *heads), tuple(rows), len(found.row_axes))
+    yield Grid((*axis_names(found.row_axes), *heads), tuple(rows), len(found.row_axes), marks={BOLD: _BETTER})
     notes = [_NOT_SHOWN.format(found.left_out)] if found.left_out else []
     if any(row.is_personal for row in found.rows):
         notes.append("¹ No shared model: mean over clients of their own models on the *whole* test set.")
@@ -279,7 +280,7 @@ def _what(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> str:
     )
     if found.baseline is not None:
         texts.append(
-            "**Bold**: shown to be better than the first row of the column (by the planned comparison of the two cells "
+            f"**Bold**: {_BETTER} (by the planned comparison of the two cells "
             "and its checks; without one by a paired t-test with Holm's correction over the column, unchecked)."
         )
     texts.append(f"[How to read this]({links['how-to-read-this']}).")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from flbench.choices import Measure
 from flbench.metric_specs import METRICS
-from flbench.report.blocks import Block, Entry, Grid, Heading, Paragraph, words
+from flbench.report.blocks import BOLD, Block, Entry, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
 from flbench.report.planned import Planned, full_name, in_groups
 from flbench.report.stats import LEVEL
@@ -14,6 +14,11 @@ from flbench.report.wording import NONE, checked_text, last_text, margin_text, p
 
 #: Most columns of a table that has a row a comparison; with more, columns and comparisons change places.
 MOST_COLUMNS = 10
+
+_MARKS = {
+    "±": "half-width of the 95 % interval of the difference, over seeds",
+    BOLD: f"a difference is shown at {100 * LEVEL:g} %, after Holm's correction, and passes all checks",
+}
 
 
 def planned_blocks(section: Section) -> Iterator[Block]:
@@ -65,7 +70,7 @@ def _grid(section: Section, some: Sequence[Planned]) -> Grid:
     names = list(dict.fromkeys(one.name for one in some))
     entries = {(one.column, one.name): _entry(section, one) for one in some}
     rows = [(*words(column), *(entries.get((column, name), Entry(NONE)) for name in names)) for column in columns]
-    return Grid(("column", *names), tuple(rows), 1)
+    return Grid(("column", *names), tuple(rows), 1, marks=_MARKS)
 
 
 def planned_grid(
@@ -92,7 +97,7 @@ def planned_grid(
     ]
     heads = [column or METRICS[section.layout.metric].title for column in columns]
     last_head = [f"all {every} columns"] if counts else []
-    return Grid((full_name("comparison", among, between), *heads, *last_head), tuple(rows), 1)
+    return Grid((full_name("comparison", among, between), *heads, *last_head), tuple(rows), 1, marks=_MARKS)
 
 
 def _shared(texts: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from flbench.halving import Halving
 from flbench.literal import literal
 from flbench.messages import counted, some_of
 from flbench.metric_specs import METRICS
-from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, shifted, words
+from flbench.report.blocks import BOLD, Block, Entry, Figure, Fold, Grid, Heading, Paragraph, shifted, words
 from flbench.report.board import Leaderboard, Picture, Section
 from flbench.report.cells import Cell
 from flbench.report.claims import Chapter, claims_grid
@@ -31,6 +31,7 @@ from flbench.report.wording import (
     mean_text,
     row_labels,
     row_name,
+    tied_text,
 )
 
 #: Tables of details with more lines than this are folded.
@@ -241,7 +242,9 @@ def _tables(tables: Sequence[Table], level: int) -> Iterator[Block]:
             entries = [_entry(table, cell) if cell else Entry(NONE) for cell in cells]
             rows.append((*words(*row_labels(table, r)), *entries))
         heads = (*axis_names(table.row_axes), *(column_head(table, col) for col in table.cols))
-        yield Grid(heads, tuple(rows), len(table.row_axes))
+        tied = tied_text(table.margin, METRICS[table.metric])
+        marks = {TIED: tied, BOLD: f"the best of its column, or {TIED}"}
+        yield Grid(heads, tuple(rows), len(table.row_axes), marks=marks)
         yield from _footnotes(table)
 
 

@@ -1,4 +1,4 @@
-"""A document as one self-contained page: sortable tables, the runs behind a cell, figures; nothing is fetched.
+"""A document as one self-contained page: sortable tables, a search, what is behind a cell, figures; nothing is fetched.
 
 The page names the hashes of its own script and style sheet in a Content-Security-Policy: a browser executes no other
 script and loads nothing, whatever the names and messages in a report hold. The policy forbids ``style`` attributes:
@@ -36,6 +36,15 @@ from flbench.report.blocks import (
 #: The folder of the style sheets and scripts of pages.
 _PARTS = Path(__file__).parent
 
+#: A word of a table is broken after this many characters, so that no column is wider than a phone.
+LONGEST = 14
+
+#: A number and its interval, which stay in one line.
+_JOINED = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
+
+#: A column with a text of more characters than this is wide enough for several words a line.
+LONG_TEXT = 40
+
 #: Those of every page, and those of pages with some blocks.
 _ALWAYS = ("page.css", "page.js")
 _OF_BLOCKS: Mapping[type[Block], tuple[str, ...]] = {
@@ -54,7 +63,9 @@ _PAGE = """<!DOCTYPE html>
 <style>{style}</style>
 </head>
 <body>
+<main>
 {body}
+</main>
 <script>{script}</script>
 </body>
 </html>
@@ -88,6 +99,7 @@ class _Page:
     def __init__(self) -> None:
         self._anchors: Counter[str] = Counter()
         self._figures = 0
+        self._title = ""  # the last one, which names the tables below it
         self._sheets: dict[str, None] = {}  # in order, each once
         self._classes: dict[str, str] = {}  # by the style that a figure gives to its elements
 
@@ -103,7 +115,7 @@ class _Page:
         for block in blocks:
             yield self._block(block)
             if isinstance(block, Heading) and block.level == 1 and links:
-                yield f"<nav>{' '.join(links)}</nav>"
+                yield f'<nav aria-label="sections">{" ".join(links)}</nav>'
 
     def _block(self, block: Block) -> str:
         match block:
@@ -112,6 +124,7 @@ class _Page:
                 name = anchor(block.text)
                 unique = f"{name}-{self._anchors[name]}" if self._anchors[name] else name
                 self._anchors[name] += 1
+                self._title = block.text
                 return f'<h{block.level} id="{unique}">{_text(block.text)}</h{block.level}>'
             case Paragraph():
                 lines = "<br>".join(map(_inline, block.text.split("\n")))
@@ -121,11 +134,12 @@ class _Page:
             case Code():
                 return f"<pre><code>{_text(block.text)}</code></pre>"
             case Grid():
-                return _grid(block)
+                return _grid(block, self._title)
             case Figure():
                 self._figures += 1
                 return self._figure(block)
             case Fold():
+                self._title = block.summary
                 inside = "\n".join(map(self._block, block.blocks))
                 return f"<details><summary>{_text(block.summary)}</summary>\n{inside}\n</details>" if inside else ""
             case Charts():
@@ -155,28 +169,45 @@ class _Page:
         return f'class="{self._classes.setdefault(unescape(found[1]), f"drawn{len(self._classes)}")}"'
 
 
-def _grid(grid: Grid) -> str:
-    classes = [
-        ' class="number"' if grid.is_number(column) else ' class="remark"' if column >= grid.names else ""
-        for column in range(len(grid.head))
-    ]
+def _grid(grid: Grid, title: str) -> str:
+    classes = [_class(grid, column) for column in range(len(grid.head))]
     heads = [
-        f'<th scope="col"{name}><button type="button">{_text(head)}</button></th>'
+        f'<th scope="col"{name}><button type="button">{_broken(head)}</button></th>'
         for name, head in zip(classes, grid.head, strict=True)
     ]
-    rows = ["<tr>" + "".join(map(_entry, row, classes)) + "</tr>" for row in grid.rows]
-    lines = ["<table><thead><tr>", *heads, "</tr></thead><tbody>", *rows, "</tbody></table>"]
-    return '<div class="scroll">' + "\n".join(lines) + "</div>"
+    rows = ["<tr>" + "".join(map(_entry, row, classes, range(len(row)))) + "</tr>" for row in grid.rows]
+    used = grid.used_marks()
+    marks = f' data-marks="{_text(json.dumps(used, ensure_ascii=False))}"' if used else ""
+    stuck = ' class="pair"' if grid.names > 1 else ""
+    lines = [f"<table{stuck}{marks}><thead><tr>", *heads, "</tr></thead><tbody>", *rows]
+    opening = f'<div class="scroll" role="group" tabindex="0" aria-label="{_text(title)}">'
+    return opening + "\n".join([*lines, "</tbody></table>"]) + "</div>"
 
 
-def _entry(entry: Entry, name: str) -> str:
-    text = f"<strong>{_text(entry.text)}</strong>" if entry.bold else _text(entry.text)
+def _class(grid: Grid, column: int) -> str:
+    """Return the class of the cells of a column."""
+    if grid.is_number(column):
+        return ' class="number"'
+    is_long = any(len(row[column].text) > LONG_TEXT for row in grid.rows)
+    return ' class="long"' if is_long or column >= grid.names else ""
+
+
+def _entry(entry: Entry, name: str, column: int) -> str:
+    text = f"<strong>{_broken(entry.text)}</strong>" if entry.bold else _broken(entry.text)
     text = f'<a href="{_text(entry.link)}">{text}</a>' if entry.link else text
     mark = f' <span class="mark">{escape(entry.mark)}</span>' if entry.mark else ""
-    below = "".join(f"<small>{_text(line)}</small>" for line in entry.below)
+    below = "".join(f"<small>{_broken(line.replace(' ± ', _JOINED))}</small>" for line in entry.below)
     order = "" if entry.order is None else f' data-order="{entry.order!r}"'
-    tip = f' tabindex="0" data-tip="{_text(chr(10).join(entry.tip))}"' if entry.tip else ""
+    tip = f' data-tip="{_text(chr(10).join(entry.tip))}"' if entry.tip else ""
+    if not column:
+        return f'<th scope="row"{name}{order}{tip}>{text}{mark}{below}</th>'
     return f"<td{name}{order}{tip}>{text}{mark}{below}</td>"
+
+
+def _broken(text: str) -> str:
+    """Return a text as HTML in which long words may be broken."""
+    marked = re.sub(rf"\S{{{LONGEST}}}(?=\S)", "\\g<0>\0", visible(text))  # which has no NUL of its own
+    return escape(marked).replace("\0", "<wbr>")
 
 
 def _charts(charts: Charts) -> str:

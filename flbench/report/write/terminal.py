@@ -11,7 +11,7 @@ from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell
 from flbench.report.tables import Table
 from flbench.report.ticks import axis_names
-from flbench.report.wording import NONE, TIED, code_text, column_head, gap_text, margin_text, mean_text, row_labels
+from flbench.report.wording import NONE, TIED, code_text, column_head, gap_text, mean_text, row_labels, tied_text
 from flbench.report.write.columns import fitting
 
 
@@ -29,9 +29,7 @@ def to_terminal(board: Leaderboard, width: int) -> list[RenderableType]:
                 note = "¹ no shared model: mean over the clients' models on the whole test set"
                 shown.append(Text(note, style="dim"))
             if any(cell.is_tied for cell in table.cells.values()):
-                less = margin_text(table.margin, METRICS[table.metric])
-                legend = f"{TIED} shown to be less than {less} worse than the best of its column"
-                shown.append(Text(legend, style="dim"))
+                shown.append(Text(f"{TIED} {tied_text(table.margin, METRICS[table.metric])}", style="dim"))
     shown += [Text(line) for one in board.supplements for line in one.lines()]
     for chapter in board.chapters:
         if chapter.claims:

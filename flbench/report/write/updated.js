@@ -24,7 +24,7 @@
   const landmark = () => headings().findLast((heading) => topOf(heading) <= 0) ?? headings()[0];
 
   function restore({ heading, top, sorted, focus }) {
-    const tables = document.querySelectorAll("body > .scroll table");
+    const tables = document.querySelectorAll("main > .scroll table");
     for (const [table, column, order] of sorted) {
       const head = tables[table]?.tHead.rows[0].cells[column];
       for (let clicks = 0; head && head.getAttribute("aria-sort") !== order && clicks < 3; clicks++) head.querySelector("button").click();
@@ -36,7 +36,7 @@
 
   function reload() {
     if (document.hidden || pressed) { window.setTimeout(reload, 500); return; }
-    const sorted = [...document.querySelectorAll("body > .scroll table")].flatMap((table, number) =>
+    const sorted = [...document.querySelectorAll("main > .scroll table")].flatMap((table, number) =>
       [...table.tHead.rows[0].cells].flatMap((head, column) => (head.ariaSort ? [[number, column, head.ariaSort]] : [])));
     const place = { heading: landmark().textContent, top: topOf(landmark()), sorted, focus: document.activeElement?.dataset?.key ?? null };
     history.replaceState({ ...history.state, place }, "");
