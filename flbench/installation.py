@@ -31,7 +31,7 @@ def install_extra(extra: str) -> str:
     """Return the command that adds the packages of an extra to this environment."""
     if is_checkout() and _installer() == "uv":
         return f"uv sync --extra {extra}"
-    return f"{_install()} {shlex.join(_requirements(extra))}"
+    return install(*_requirements(extra))
 
 
 def reinstall(package: str) -> str:
@@ -40,7 +40,7 @@ def reinstall(package: str) -> str:
         return f"uv sync --reinstall-package {package}"
     again = "--reinstall" if _installer() == "uv" else "--force-reinstall"
     wanted = [one for one in _requirements("") if re.match(r"[\w.-]+", one)[0] == package]  # type: ignore[index]
-    return f"{_install()} {again} {shlex.join(wanted)}"
+    return install(again, *wanted)
 
 
 def summary() -> str:
@@ -55,10 +55,11 @@ def _installer() -> str:
     return (distribution("flbench").read_text("INSTALLER") or "pip").strip()
 
 
-def _install() -> str:
-    """Return the beginning of a command that installs packages into the environment of this process."""
+def install(*words: str) -> str:
+    """Return the command that installs packages, or what other words say, into the environment of this process."""
     python = shlex.quote(sys.executable)
-    return f"uv pip install --python {python}" if _installer() == "uv" else f"{python} -m pip install"
+    command = f"uv pip install --python {python}" if _installer() == "uv" else f"{python} -m pip install"
+    return f"{command} {shlex.join(words)}"
 
 
 def _requirements(extra: str) -> list[str]:

@@ -12,6 +12,9 @@ from typing import Any
 
 from flbench.errors import text_of
 
+#: Letters at most of two names of which the other is suggested if just half is alike, as for ``lm`` and ``ln``.
+_SHORT = 10
+
 _EXPECTED: Mapping[str, str] = {
     "greater_than": "a value greater than {gt}",
     "greater_than_equal": "a value of at least {ge}",
@@ -122,9 +125,15 @@ def unknown_message(what: str, hint: str, known: Sequence[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` where a known name is similar, else an empty text."""
-    near = [other for other in by_similarity(name, known)[:1] if _similarity(name, other) >= 0.5]
-    return f"; did you mean {near[0]!r}?" if near else ""
+    """Return ``; did you mean 'x'?`` where a known name is similar, else an empty text.
+
+    >>> did_you_mean("lm", ["ln"]), did_you_mean("head-lr", ["fedlc", "fedrs"])
+    ("; did you mean 'ln'?", '')
+    """
+    for other in by_similarity(name, known)[:1]:
+        if (alike := _similarity(name, other)) > 0.5 or (alike == 0.5 and len(name + other) <= _SHORT):
+            return f"; did you mean {other!r}?"
+    return ""
 
 
 def by_similarity(name: str, known: Iterable[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -62,10 +63,18 @@ def with_near_cure(message: str, folders: Iterable[Path]) -> str:
         except OSError:
             continue
         if registers.search(text):
-            return message.replace(CURE, f"; {path} has it: flbench --plugin {path} COMMAND")
+            what = message.partition(f"'{found[1]}'")[0]
+            return f"{what}'{found[1]}', which {path} has: {_with_plugin(path)}"
     if loaded:
         message = message.replace(CURE, f"; it is not registered in {', '.join(path.name for path in loaded)}")
     return message
+
+
+def _with_plugin(path: Path) -> str:
+    """Return this command line with a plug-in file; outside of the command line, its beginning."""
+    program = Path(sys.argv[0]).name
+    given = shlex.join(sys.argv[1:]) if program == "flbench" else "COMMAND"
+    return f"flbench --plugin {shlex.quote(str(path))} {given}"
 
 
 def load_plugins() -> Iterator[str]:

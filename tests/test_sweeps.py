@@ -597,4 +597,4 @@ def test_a_plug_in_file_beside_the_sweep_is_named(
     with pytest.raises(SpecError) as raised:
         load_sweep(path)
     assert str(raised.value).startswith(f"{path}:3: base.{field.partition(':')[0]}: unknown ")
-    assert str(raised.value).endswith(f"; {plugin} has it: flbench --plugin {plugin} COMMAND")
+    assert str(raised.value).endswith(f"'nearby', which {plugin} has: flbench --plugin {plugin} COMMAND")

@@ -16,7 +16,7 @@ from rich.progress import Progress
 from flbench.cli.boundary import print_json
 from flbench.cli.completion import fields as complete_fields
 from flbench.cli.numbers import handy, spread_text
-from flbench.cli.options import MOST_AT_ONCE, DataOption, JsonOption
+from flbench.cli.options import MOST_AT_ONCE, DataOption, FieldSetsOption, JsonOption
 from flbench.cli.screen import can_redraw, plain_table, say, wide_console
 from flbench.config import Federated
 from flbench.errors import UserError
@@ -45,6 +45,7 @@ def bench(
             autocompletion=complete_fields,
         ),
     ] = None,
+    sets: FieldSetsOption = None,
     repeats: Annotated[int, typer.Option(min=1, max=MOST_AT_ONCE, help="Turns of each, after a warm-up.")] = 5,
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
@@ -75,7 +76,7 @@ def bench(
 
     Example: flbench bench model.widths=[128] clients=100 E=1 --repeats 9 --json
     """
-    experiment = experiment_from(fields or ())
+    experiment = experiment_from([*(fields or ()), *(sets or ())])
     if not isinstance(experiment, Federated):
         raise UserError(f"kind={experiment.kind}: flbench bench times federated training only")
     if data is not None and not data.is_dir():

@@ -154,6 +154,14 @@ def ends_quietly() -> Iterator[None]:
         pass  # the stream drops what is left
 
 
+def announce(text: str) -> None:
+    """Say on a terminal what takes seconds, before it begins; standard output, and a log, get nothing."""
+    if sys.stderr.isatty():
+        from flbench.literal import visible  # slow, and on a terminal only
+
+        print(visible(text), file=sys.stderr, flush=True)
+
+
 def print_json(value: Any) -> None:
     """Print what ``--json`` promises: one JSON document on standard output; raises ValueError for NaN."""
     print(json.dumps(value, indent=1, allow_nan=False), flush=True)

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from flbench.cli.schema import first_line
-from flbench.cli.screen import fitting, plain_table
+from flbench.cli.screen import fitting, plain_table, streamed_table
 from flbench.config import KINDS, parse_experiment, registry_of
 from flbench.errors import UserError
 from flbench.literal import visible
@@ -98,15 +99,15 @@ def metrics() -> list[dict[str, Any]]:
     return [{"name": name, **{key: getattr(metric, key) for key in shown}} for name, metric in METRICS.items()]
 
 
-def sweeps(folder: Path | None) -> list[dict[str, Any]]:
-    """Return every sweep file below a folder with its number of runs, or what is wrong with it.
+def sweep_paths(folder: Path | None) -> dict[str, Path]:
+    """Return every sweep file below a folder, under the name that a command takes.
 
-    Without a folder these are the files below ``sweeps``, and those that come with flbench, by their names.
+    Without a folder these are the files below ``sweeps``, and those that come with flbench.
     """
     files = {str(path): path for path in sorted((folder or FOLDER).rglob("*.yaml"))}
     if folder is None:
         files |= {name: path for name, path in bundled_files().items() if not shadowed(name)}
-    return [sweep_row(file, path) for file, path in files.items()]
+    return files
 
 
 def sweep_row(file: str, path: Path) -> dict[str, Any]:
@@ -263,13 +264,20 @@ def metric_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def sweep_table(rows: list[dict[str, Any]]) -> Table:
-    """Return one line for each sweep file: its size and what it is about, or its mistake."""
-    table = plain_table(["file"], ["cells", "runs"], title="sweeps")
-    table.add_column()
-    for row in rows:
+def print_sweeps(console: Console, files: Mapping[str, Path]) -> None:
+    """Print a line for each sweep file as soon as it is counted: its size and what it is about, or its mistake."""
+    widths = [max(map(len, files)), len("99,999"), len("999,999")]
+
+    def show(file: str, cells: str, runs: str, about: Text) -> None:
+        line = streamed_table(widths)
+        line.add_row(escape(file), Text(cells, justify="right"), Text(runs, justify="right"), about)
+        console.print(line)
+        console.file.flush()
+
+    show("sweeps", "cells", "runs", Text())
+    for file, path in files.items():
+        row = sweep_row(file, path)
         if row["problem"]:
-            table.add_row(escape(row["file"]), "-", "-", Text(visible(row["problem"]), style="red"))
+            show(file, "-", "-", Text(visible(row["problem"]), style="red"))
         else:
-            table.add_row(escape(row["file"]), f"{row['cells']:,}", f"{row['runs']:,}", fitting(row["about"]))
-    return table
+            show(file, f"{row['cells']:,}", f"{row['runs']:,}", fitting(row["about"]))

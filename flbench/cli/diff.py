@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from flbench.choices import DEFAULT_STORE
-from flbench.cli.boundary import print_json
+from flbench.cli.boundary import announce, print_json
 from flbench.cli.completion import targets
 from flbench.cli.options import JsonOption, OnlyOption, StoreOption
 from flbench.cli.screen import plain_table, say, wide_console
@@ -55,6 +55,7 @@ def diff(
 
     Example: flbench diff runs/laptop runs/cluster --metric loss
     """
+    announce(f"reading {first} and {second}")
     matches = condition(only or ())
     sides = [[run for run in _side(name, store, cells=cells) if matches(run.experiment)] for name in (first, second)]
     for name, side in zip((first, second), sides, strict=True):

@@ -8,25 +8,27 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
 from flbench.cli.data import sources
+from flbench.cli.numbers import file_size
 from flbench.cli.options import DataOption, JsonOption, StoreOption
-from flbench.cli.screen import wide_console
+from flbench.cli.screen import streamed_table, wide_console
 from flbench.data.datasets import data_root
 from flbench.errors import UserError
 from flbench.installation import install_extra, reinstall, summary
 from flbench.launch.resources import usable_cores
 from flbench.messages import counted
+from flbench.registry import DATASETS
 from flbench.store import Store, files
 from flbench.tracking.sink import NotTracked
 from flbench.tracking.trackers import TensorBoard, choose
@@ -55,37 +57,40 @@ def doctor(
 
     Example: flbench doctor --verbose
     """
-    findings = [
-        Finding("flbench", "ok", summary()),
-        Finding("python", "ok", f"{platform.python_version()} ({sys.executable}), {platform.platform()}"),
-        _torch(),
-        Finding("cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}; one worker a core by default"),
-        _gpu(),
-        _store(store),
-        *_data(data),
-        _slurm(),
-        _wandb(),
-        _tensorboard(),
-    ]
+    findings = []
+    for finding in _findings(store, data):
+        findings.append(finding)
+        if not as_json and (verbose or finding.state != "absent" or not finding.name.startswith("data: ")):
+            _print(finding)
     broken = any(finding.state == "broken" for finding in findings)
     if as_json:
         print_json({"schema": 1, "ok": not broken, "findings": [asdict(finding) for finding in findings]})
-    else:
-        _print(findings, verbose=verbose)
     raise typer.Exit(int(broken))
 
 
-def _print(findings: list[Finding], *, verbose: bool) -> None:
+def _findings(store: Path, data: Path | None) -> Iterator[Finding]:
+    """Yield the result of each check as soon as it is there: torch takes seconds."""
+    yield Finding("flbench", "ok", summary())
+    yield Finding("python", "ok", f"{platform.python_version()} ({sys.executable}), {platform.platform()}")
+    yield _torch()
+    yield Finding("cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}; one worker a core by default")
+    yield _gpu()
+    yield _store(store)
+    yield from _data(data)
+    yield _slurm()
+    yield _wandb()
+    yield _tensorboard()
+
+
+def _print(finding: Finding) -> None:
     colors = {"ok": "green", "absent": "yellow", "broken": "red"}
-    table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
-    for finding in findings:
-        if finding.name.startswith("data: ") and finding.state == "absent" and not verbose:
-            continue
-        text = Text(finding.found)
-        if finding.advice:
-            text.append(f"\n{finding.advice}", style="dim")
-        table.add_row(finding.name, Text(finding.state, style=colors[finding.state]), text)
-    wide_console().print(table)
+    text = Text(finding.found)
+    if finding.advice:
+        text.append(f"\n{finding.advice}", style="dim")
+    row = streamed_table([max(len("tensorboard"), *(len(f"data: {name}") for name in DATASETS.classes)), len("broken")])
+    row.add_row(finding.name, Text(finding.state, style=colors[finding.state]), text)
+    wide_console().print(row)
+    sys.stdout.flush()
 
 
 def _torch() -> Finding:
@@ -146,9 +151,9 @@ def _store(root: Path) -> Finding:
         )
         return Finding("store", "broken", f"{place}: {problem}", advice)
     cost = (time.monotonic() - began) * 1000
-    free = shutil.disk_usage(place).free / 2**30
-    found = f"{found}; fsync, renaming, exclusive hard links and dates work ({cost:.0f} ms), {free:.0f} GiB free"
-    if free < 1:
+    free = shutil.disk_usage(place).free
+    found = f"{found}; fsync, renaming, exclusive hard links and dates work ({cost:.0f} ms), {file_size(free)} free"
+    if free < 10**9:
         return Finding("store", "broken", found, "make space, or choose another --store")
     return Finding("store", "ok", found)
 

@@ -9,7 +9,15 @@ import typer
 
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.completion import sweep_files
-from flbench.cli.options import MOST_AT_ONCE, DataOption, LimitOption, OnlyOption, SetsOption, StoreOption
+from flbench.cli.options import (
+    MOST_AT_ONCE,
+    ChangesArgument,
+    DataOption,
+    LimitOption,
+    OnlyOption,
+    SetsOption,
+    StoreOption,
+)
 from flbench.store import CancelMark, Store
 from flbench.sweeps import load_sweep
 
@@ -21,6 +29,7 @@ def jobs(
             metavar="SPEC", help="The sweep file, or its NAME, as of `flbench sweep`.", autocompletion=sweep_files
         ),
     ],
+    changes: ChangesArgument = None,
     workers: Annotated[int, typer.Option(min=1, max=MOST_AT_ONCE, help="Number of workers, at most one a run.")] = 4,
     store: StoreOption = DEFAULT_STORE,
     data: DataOption = None,
@@ -45,7 +54,7 @@ def jobs(
     from flbench.planning import prepare_runs, resolve_data, write_plan
     from flbench.report.preview import check_report_of
 
-    given = load_sweep(spec, sets or (), only or (), limit)
+    given = load_sweep(spec, [*(changes or ()), *(sets or ())], only or (), limit)
     check_report_of(given)
     options = SweepWorkers.of(given, data_root(data).absolute(), backend="local").options
     experiments, notes = resolve_data(given.experiments, store, data, "content")

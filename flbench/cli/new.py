@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Annotated, Literal, NamedTuple, get_args
@@ -13,6 +14,7 @@ import typer
 from flbench.config import KINDS, registry_of
 from flbench.data.datasets import data_root
 from flbench.errors import UserError
+from flbench.installation import install
 from flbench.messages import counted
 from flbench.metric_specs import METRICS
 from flbench.registry import LAUNCHERS
@@ -112,13 +114,18 @@ def _new_component(kind: str, name: str, folder: Path) -> None:
     words |= {"file": file, "title": name.title().replace("-", ""), "setting": Template(use.setting).substitute(words)}
     component, test = folder / f"{file}.py", folder / f"test_{file}.py"
     _write({component: (kind,), test: use.tests}, words)
-    typer.echo(f"wrote {component} and {test}; next:\n  pytest {test}")
+    typer.echo(f"wrote {component} and {test}; next:\n  {_pytest()} {test}")
     if kind == "dataset":
         images = data_root() / name
         typer.echo(f"  put images into {images}/train/CLASS/ and {images}/test/CLASS/")
     typer.echo(f"  flbench --plugin {component} {Template(use.command).substitute(words)}")
     if use.note:
         typer.echo(use.note)
+
+
+def _pytest() -> str:
+    """Return the command that runs tests, after that which installs pytest where it is missing, as beside a wheel."""
+    return "pytest" if find_spec("pytest") is not None else f"{install('pytest')}\n  pytest"
 
 
 def _known(kind: str) -> Container[str]:

@@ -23,7 +23,7 @@ def value(metric: str, number: float | None) -> str:
 
 
 def measured(name: str, number: float) -> str:
-    """Return a recorded number with its unit: ``91.23 %``, ``3.4 MiB``, ``4.2 s``; a plain number has none."""
+    """Return a recorded number with its unit: ``91.23 %``, ``3.4 MB``, ``4.2 s``; a plain number has none."""
     if name.startswith("bytes_"):
         return file_size(number)
     if name == "seconds":
@@ -63,12 +63,12 @@ def handy(number: float) -> str:
 
 
 def file_size(size: float) -> str:
-    """Return bytes as ``512 B`` or ``3.4 MiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
+    """Return bytes as ``512 B`` or ``3.4 MB``, in powers of 1000, as reports do."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+        size /= 1000
+    return f"{size:.1f} TB"
 
 
 def spread_text(spread: Spread) -> str:

@@ -78,6 +78,13 @@ SetsOption = Annotated[
         help="Change a sweep file, e.g. axes.lr=[0.1,0.3]; with NAME: only the file NAME.yaml.",
     ),
 ]
+ChangesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Changes of the sweep file, the same as --set.")
+]
+FieldSetsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="A field, the same as FIELD=VALUE without --set; repeatable."),
+]
 OnlyOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from flbench.choices import DEFAULT_STORE
-from flbench.cli.boundary import print_json
+from flbench.cli.boundary import announce, print_json
 from flbench.cli.options import (
     RANKING,
     Choice,
@@ -260,6 +260,7 @@ def gather(
     Raises:
         UserError: there is nothing to report, or an option does not apply.
     """
+    announce(f"reading {', '.join(map(str, choice.files or (*choice.specs, choice.store)))}")
     exported = [spec for spec in choice.specs if spec.endswith(".parquet")]
     names = [spec for spec in choice.specs if spec not in exported]
     sweeps = load_sweeps(names, choice.sets, choice.only, choice.limit)

@@ -10,7 +10,7 @@ from rich.console import Console
 from flbench.choices import DEFAULT_STORE, Device, Executor
 from flbench.cli.boundary import print_json
 from flbench.cli.completion import fields as complete_fields
-from flbench.cli.options import MOST_AT_ONCE, DataOption, JsonOption, RerunOption, StoreOption
+from flbench.cli.options import MOST_AT_ONCE, DataOption, FieldSetsOption, JsonOption, RerunOption, StoreOption
 from flbench.cli.run_curve import RunCurve
 from flbench.cli.screen import say
 from flbench.launchers import require_computable, run_launcher
@@ -28,6 +28,7 @@ def run(
             autocompletion=complete_fields,
         ),
     ] = None,
+    sets: FieldSetsOption = None,
     store: StoreOption = DEFAULT_STORE,
     data: DataOption = None,
     device: Annotated[
@@ -49,13 +50,15 @@ def run(
 
     Example: flbench run norm=ln partition=classes:1 lr=0.1 E=10
 
+    Example: flbench run --set norm=ln --set lr=0.1
+
     Example: flbench run kind=sharpness width=200 normalized=bn-last
 
     Example: flbench run dataset=cifar10 model=cnn method=scaffold rounds=100 --threads 2
     """
     from flbench.planning import prepare_runs, resolve_data  # imports numpy: a Tab would take half as long again
 
-    given = experiment_from(fields or ())
+    given = experiment_from([*(fields or ()), *(sets or ())])
     require_computable(given, device, executor)
     (experiment,), notes = resolve_data([given], store, data, "data")
     console = Console(stderr=as_json)

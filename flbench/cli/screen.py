@@ -60,6 +60,15 @@ def plain_table(left: Sequence[str] = (), right: Sequence[str] = (), *, gap: int
     return table
 
 
+def streamed_table(widths: Sequence[int]) -> Table:
+    """Return a table for one row of several that are printed one by one, with columns of these widths and one more."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for width in widths:
+        table.add_column(width=width, no_wrap=True)
+    table.add_column()
+    return table
+
+
 def fitting(text: str) -> Text:
     """Return text in one line, which a narrow column cuts with an ellipsis."""
     return Text(visible(text), no_wrap=True, overflow="ellipsis")

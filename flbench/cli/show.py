@@ -22,11 +22,11 @@ from flbench.cli.component_tables import (
     kinds,
     metric_table,
     metrics,
+    print_sweeps,
+    sweep_paths,
     sweep_row,
-    sweep_table,
-    sweeps,
 )
-from flbench.cli.options import DataOption, JsonOption, StoreOption
+from flbench.cli.options import DataOption, FieldSetsOption, JsonOption, StoreOption
 from flbench.cli.schema import sweep_schema
 from flbench.cli.screen import wide_console
 from flbench.cli.show_run import print_run, run_facts
@@ -68,6 +68,7 @@ def show(
         typer.Option("--folder", help="List the sweep files below it; default: those in sweeps/ and those of flbench."),
     ] = None,
     data: DataOption = None,
+    sets: FieldSetsOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Also draw the partition as a figure: a .png, .svg or .pdf file.")
     ] = None,
@@ -99,14 +100,16 @@ def show(
 
     Example: flbench show schema > sweep.schema.json
     """
-    given = names or []
+    given = [*(names or []), *(sets or [])]
     if what == "partition" and (not given or any("=" in name for name in given)):
         from flbench.cli.partition import show_partition  # imports numpy: a Tab would take half as long again
 
         show_partition(given, data, out, as_json=as_json)
         return
-    if out is not None or data is not None:
-        raise UserError(f"flbench show {what}: --out and --data are options of flbench show partition FIELD=VALUE...")
+    if out is not None or data is not None or sets:
+        raise UserError(
+            f"flbench show {what}: --set, --out and --data are options of flbench show partition FIELD=VALUE..."
+        )
     if len(given) > 1:
         raise UserError(f"flbench show {what}: expected one name, got {' '.join(given)}")
     name = given[0] if given else None
@@ -142,8 +145,12 @@ def show(
         rows = _chosen(metrics(), "metric", name)
         shown = [metric_table(rows), "A sweep file ranks by one of them: report: {metric: NAME}"]
     elif listed == "sweeps":
-        rows = sweeps(folder)
-        shown = [sweep_table(rows), "flbench show sweep FILE prints one; flbench sweep FILE --dry-run lists its runs."]
+        files = sweep_paths(folder)
+        if files and not as_json:
+            print_sweeps(console := wide_console(), files)
+            console.print("flbench show sweep FILE prints one; flbench sweep FILE --dry-run lists its runs.")
+            return
+        rows, shown = [sweep_row(file, path) for file, path in files.items()], []
     else:
         found = COMPONENTS[listed]
         rows = components(found.classes.values() if name is None else [_class_of(found, name)])

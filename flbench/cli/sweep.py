@@ -13,6 +13,7 @@ from flbench.cli.completion import backends, sweep_files
 from flbench.cli.dry_run import print_dry_run
 from flbench.cli.options import (
     MOST_AT_ONCE,
+    ChangesArgument,
     DataOption,
     JsonOption,
     LimitOption,
@@ -36,6 +37,7 @@ def sweep(
             autocompletion=sweep_files,
         ),
     ],
+    changes: ChangesArgument = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be done, from the file and the store; do nothing.")
     ] = False,
@@ -98,6 +100,8 @@ def sweep(
 
     Example: flbench sweep lr_robustness --set axes.lr=[0.1,0.3] --only method=fedavg --dry-run
 
+    Example: flbench sweep quickstart rounds=50 seeds=[0,1] --dry-run
+
     Example: flbench sweep quickstart --track tensorboard:logs
 
     Example: flbench sweep digits --on-end 'mail -s "$SWEEP_NAME: exit code $SWEEP_EXIT_CODE" me@example.org'
@@ -112,7 +116,7 @@ def sweep(
     from flbench.report.preview import check_report_of
 
     tracked = [f"track=[{', '.join(track)}]"] if track else []
-    given = load_sweep(spec, [*(sets or ()), *tracked], only or (), limit)
+    given = load_sweep(spec, [*(changes or ()), *(sets or ()), *tracked], only or (), limit)
     check_report_of(given)
     for tracker in given.spec.track:
         tracker.require()

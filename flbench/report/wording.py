@@ -16,6 +16,9 @@ from flbench.report.ticks import Tick, axis_label, place_label
 from flbench.report.trust import improves
 from flbench.sweeps.layout import POINT, Layout
 
+#: Mark of the best cell where it is not bold.
+BEST = "*"
+
 #: Mark of a cell that is not significantly worse than the best.
 TIED = "≈"
 

@@ -179,8 +179,8 @@ class Store:
         free = room.f_bavail * room.f_frsize
         if free < ROOM:
             raise StoreUnusable(
-                f"only {free >> 20} MiB are free on the disk of the store {self.root}, and no run starts with less "
-                f"than {ROOM >> 20}; delete checkpoints with `flbench gc`, then call the same command again"
+                f"only {free // 10**6} MB are free on the disk of the store {self.root}, and no run starts with less "
+                f"than {ROOM // 10**6}; delete checkpoints with `flbench gc`, then call the same command again"
             )
 
     @contextmanager

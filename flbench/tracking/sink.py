@@ -164,5 +164,5 @@ def check_disk_space(folder: Path) -> None:
     free = room.f_bavail * room.f_frsize
     if free < RESERVED_BYTES:
         raise SendFailed(
-            f"only {free >> 20} MiB are free in {folder}: the last {RESERVED_BYTES >> 20} MiB are left to runs"
+            f"only {free // 10**6} MB are free in {folder}: the last {RESERVED_BYTES // 10**6} MB are left to runs"
         )

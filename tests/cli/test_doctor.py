@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
+from flbench.cli.doctor import Finding
 from flbench.store.files import Disk
 
 
@@ -31,6 +32,23 @@ def test_a_working_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     finding = doctor("--store", str(tmp_path / "store"))[1]["gpu"]
     assert (finding["state"], finding["found"]) == ("ok", "Apple GPU (MPS)")
     assert "flbench run --device mps" in finding["advice"] and "no Mac has run it" in finding["advice"]
+
+
+def test_a_line_is_printed_before_torch_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each check is shown as it ends: the import of torch takes seconds."""
+    monkeypatch.setenv("FLBENCH_STORE", str(tmp_path / "store"))
+    shown: list[str] = []
+
+    def torch() -> Finding:
+        shown.append(capfd.readouterr().out)
+        return Finding("torch", "ok", "here")
+
+    monkeypatch.setattr("flbench.cli.doctor._torch", torch)
+    with pytest.raises(SystemExit):
+        app(["doctor"])
+    assert [line.split()[0] for line in shown[0].splitlines()] == ["flbench", "python"]
 
 
 @pytest.mark.parametrize(

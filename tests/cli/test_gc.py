@@ -176,14 +176,14 @@ def test_orphans_are_deleted_on_request_unless_they_are_finished(store: Store) -
 
 def test_gc_lists_what_it_would_delete_and_asks(store: Store) -> None:
     store.quarantine.mkdir()
-    (store.quarantine / "damaged.json").write_bytes(b"x" * 2048)
+    (store.quarantine / "damaged.json").write_bytes(b"x" * 2000)
     before = listing(store)
     dry = gc("--dry-run")
-    assert dry.stdout == "       1    2.0 KiB  damaged files that were set aside\n"
+    assert dry.stdout == "       1     2.0 kB  damaged files that were set aside\n"
     asked = gc()
     assert isinstance(asked.exception, UserError)  # standard input is no terminal
     assert listing(store) == before
-    assert gc("--yes").stdout.endswith("removed 1, freed 2.0 KiB\n")
+    assert gc("--yes").stdout.endswith("removed 1, freed 2.0 kB\n")
     assert listing(store).keys() < before.keys()
 
 

@@ -75,7 +75,7 @@ def test_summary_line() -> None:
 def test_numbers_as_people_read_them() -> None:
     assert [pace(speed) for speed in (1234.5, 0.5, 1 / 600)] == ["1,234 rounds/s", "30 rounds/min", "6 rounds/h"]
     assert [handy(number) for number in (0.01234, 99.96, 12345.6, 1.2e30)] == ["0.0123", "100", "12,346", "1.2e+30"]
-    assert [file_size(size) for size in (1023, 1536, 3 << 40)] == ["1023 B", "1.5 KiB", "3.0 TiB"]
+    assert [file_size(size) for size in (999, 1536, 3 * 10**12)] == ["999 B", "1.5 kB", "3.0 TB"]
     assert [duration(seconds) for seconds in (4.21, 187, 8100, 86400 + 61)] == [
         "4.2 s",
         "3:07",

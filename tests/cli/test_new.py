@@ -54,6 +54,13 @@ def test_the_written_test_passes_and_the_component_runs(kind: str, tmp_path: Pat
         run(tmp_path, *flbench, *shlex.split(last)[1:], "rounds=1")
 
 
+def test_a_wheel_lacks_pytest_and_the_next_steps_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flbench.cli.new.find_spec", lambda name: None)
+    lines = CliRunner().invoke(app, ["new", "norm", "mine", "--out", str(tmp_path)]).stdout.splitlines()
+    assert lines[1].endswith(" pytest") and "pip install" in lines[1]
+    assert lines[2] == f"  pytest {tmp_path / 'test_mine.py'}"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_overwritten(kind: str, tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text("mine")

@@ -36,6 +36,13 @@ def test_run_prints_every_evaluation_and_the_path_of_the_files(tmp_path: Path) -
     assert lines[5] == f"Files: {Store(tmp_path / 'store').run(experiment.run_id).path}"
 
 
+def test_a_field_is_the_same_with_set_and_without() -> None:
+    plain, option = run("norm=ln", "rounds=2", "--json"), run("--set", "norm=ln", "rounds=2", "--json")
+    assert json.loads(plain.stdout)["run_id"] == json.loads(option.stdout)["run_id"]
+    error = run("norm=ln", "--set", "norm=rms").exception
+    assert isinstance(error, UserError) and "norm is given twice" in str(error)
+
+
 def test_a_finished_run_is_extended_but_not_repeated(tmp_path: Path) -> None:
     run("rounds=20", "eval_every=5")
     again = run("rounds=20", "eval_every=5", "--json")

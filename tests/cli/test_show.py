@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 from pydantic import Field, TypeAdapter
+from rich.console import Console
 from typer.testing import CliRunner
 
 from flbench.cli import app
-from flbench.cli.component_tables import _type, components
+from flbench.cli.component_tables import _type, components, print_sweeps, sweep_paths
 from flbench.config import KINDS as EXPERIMENTS
 from flbench.errors import UserError
 from flbench.methods import Method
@@ -139,6 +141,22 @@ def test_limits_are_written_as_people_do(limits: dict[str, float], words: str) -
     assert _type(schema) == words
 
 
+def test_a_sweep_is_shown_before_the_next_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting all takes seconds."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(f"version: 1\nname: {name}\n")
+    printed = io.StringIO()
+    console, seen = Console(file=printed, width=200), list[int]()
+
+    def row(file: str, path: Path) -> dict[str, Any]:
+        seen.append(printed.getvalue().count("\n"))
+        return {"cells": 1, "runs": 1, "about": "", "problem": None}
+
+    monkeypatch.setattr("flbench.cli.component_tables.sweep_row", row)
+    print_sweeps(console, sweep_paths(tmp_path))
+    assert seen == [1, 2], "after the head, after the first"
+
+
 def test_sweeps_with_their_number_of_runs(tmp_path: Path) -> None:
     (tmp_path / "paper").mkdir()
     (tmp_path / "paper" / "good.yaml").write_text("version: 1\nname: good\naxes: {lr: [0.1, 0.2]}\nseeds: [0, 1]\n")
@@ -148,7 +166,9 @@ def test_sweeps_with_their_number_of_runs(tmp_path: Path) -> None:
     assert good["file"] == str(tmp_path / "paper" / "good.yaml")
     assert (bad["name"], bad["runs"]) == (None, None)
     assert "did you mean 'lr'?" in bad["problem"]
-    assert "good.yaml" in flbench("sweeps", "--folder", str(tmp_path))
+    head, *lines, hint = flbench("sweeps", "--folder", str(tmp_path)).splitlines()
+    assert head.split() == ["sweeps", "cells", "runs"] and "flbench sweep FILE --dry-run" in hint
+    assert [re.split("  +", line.strip())[0] for line in lines] == [bad["file"], good["file"]]
     assert "no sweep files" in flbench("sweeps", "--folder", str(tmp_path / "nowhere"))
 
 

@@ -89,6 +89,16 @@ def test_on_end_cannot_be_detached(spec: Path) -> None:
     assert isinstance(error, UserError) and "leave out --detach" in str(error)
 
 
+def test_changes_are_the_same_with_set_and_without(spec: Path) -> None:
+    plain = sweep(spec, "axes.lr=[0.01]", "rounds=3", "--dry-run", "--json")
+    option = sweep(spec, "--set", "axes.lr=[0.01]", "--set", "rounds=3", "--dry-run", "--json")
+    assert (
+        plain.exit_code == 0
+        and plain.stdout == option.stdout
+        and json.loads(plain.stdout) != json.loads(sweep(spec, "--dry-run", "--json").stdout)
+    )
+
+
 def test_sweep_prints_where_everything_is(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FLBENCH_STORE")

@@ -56,6 +56,14 @@ def without_codes(text: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["report --store {}", "diff {} b", "export out.parquet --store {}"])
+def test_what_takes_seconds_says_on_a_terminal_what_it_reads(command: str, tmp_path: Path) -> None:
+    code, shown = in_terminal(*command.format(tmp_path / "none").split(), columns=300)
+    first, second = shown.splitlines()
+    assert code != 0 and first.startswith(f"reading {tmp_path / 'none'}") and second.startswith("error: ")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "no_color"), [(80, ""), pytest.param(200, "1", marks=pytest.mark.nightly)])
 def test_sweep_in_a_terminal(tmp_path: Path, columns: int, no_color: str) -> None:
     (spec := tmp_path / "tiny.yaml").write_text(SPEC)

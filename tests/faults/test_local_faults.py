@@ -234,7 +234,7 @@ def test_full_disk_ends_the_sweep_and_the_next_resumes(small_disk: Path, monkeyp
     thread.join(120)
     (end,) = outcome
     assert isinstance(end, StoreUnusable) and end.exit_code == 4
-    assert "disk is full" in str(end) or "MiB are free" in str(end)
+    assert "disk is full" in str(end) or "MB are free" in str(end)
     states = [store.run(experiment.run_id).state(experiment) for experiment in plan]
     assert [state.status for state in states] == ["done", "failed", "pending"]
     assert (states[1].kind, states[1].failures, states[1].attempts) == ("disk_full", 1, 1)
@@ -252,7 +252,7 @@ def test_full_disk_ends_the_sweep_and_the_next_resumes(small_disk: Path, monkeyp
 def test_no_run_starts_on_a_nearly_full_disk(small_disk: Path) -> None:
     store = Store(small_disk / "store")
     (small_disk / "ballast").write_bytes(b"\1" * (20 << 20))
-    with pytest.raises(StoreUnusable, match="MiB are free"):
+    with pytest.raises(StoreUnusable, match="MB are free"):
         orchestrate(store, experiments(2))
     assert list(store.run_ids()) == []
 

@@ -309,7 +309,7 @@ def test_terminal_tables_fit(tmp_path: Path, width: int) -> None:
     assert all(f"dirichlet:{beta:g}" in "".join(lines) for beta in (0.01, 0.03, 0.1, 0.3, 1, 3)), "no column is cut"
 
 
-def test_the_mark_of_tied_cells_has_a_legend_in_the_terminal(tmp_path: Path) -> None:
+def test_the_marks_of_cells_have_legends_in_the_terminal(tmp_path: Path) -> None:
     store = Store(tmp_path)
     requests = [experiment(norm=norm, seed=seed) for norm in ("none", "ln") for seed in range(5)]
     for request in requests:
@@ -319,6 +319,7 @@ def test_the_mark_of_tied_cells_has_a_legend_in_the_terminal(tmp_path: Path) -> 
         console.print(part)
     text = console.export_text()
     assert "90 ± " in text and " ≈ " in text
+    assert text.count(" * ") == 1 and "* best of its column" in text, "without colours, too"
     assert "≈ shown to be less than 1 point worse than the best of its column" in text
 
 

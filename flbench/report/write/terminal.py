@@ -6,30 +6,47 @@ from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from flbench.messages import counted
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell
 from flbench.report.tables import Table
 from flbench.report.ticks import axis_names
-from flbench.report.wording import NONE, TIED, code_text, column_head, gap_text, mean_text, row_labels, tied_text
+from flbench.report.wording import (
+    BEST,
+    NONE,
+    TIED,
+    code_text,
+    column_head,
+    gap_text,
+    mean_text,
+    row_labels,
+    tied_text,
+)
 from flbench.report.write.columns import fitting
 
 
 def to_terminal(board: Leaderboard, width: int) -> list[RenderableType]:
     """Return titles, tables and notes for a terminal of ``width`` columns; wide tables are split.
 
-    Tables of values that a refinement has added alone are left out: each row has its own, nearly a table for each.
+    Where each row has its best settings, the tables of single settings are left out if there are several: a line counts
+    them.
     """
     shown: list[RenderableType] = []
     for section in board.sections:
-        grid = [table for table in section.tables if not all(cell.refined for cell in table.cells.values())]
-        for table in (*grid, *section.own_shard, *section.tuned):
+        single = () if section.tuned and len(section.tables) > 1 else section.tables
+        for table in (*single, *section.own_shard, *section.tuned):
             shown += [Text(_title(section, table), style="bold"), *_tables(table, width)]
             if table.ranked and any(cell.personal for cell in table.cells.values()):
                 note = "¹ no shared model: mean over the clients' models on the whole test set"
                 shown.append(Text(note, style="dim"))
+            if any(cell.is_best for cell in table.cells.values()):
+                shown.append(Text(f"{BEST} best of its column", style="dim"))
             if any(cell.is_tied for cell in table.cells.values()):
                 shown.append(Text(f"{TIED} {tied_text(table.margin, METRICS[table.metric])}", style="dim"))
+        if not single:
+            count = counted(len(section.tables), "table")
+            shown.append(Text(f"{count} of single settings: flbench report --out FILE.md has them", style="dim"))
     shown += [Text(line) for one in board.supplements for line in one.lines()]
     for chapter in board.chapters:
         if chapter.claims:
@@ -73,8 +90,8 @@ def _text(cell: Cell | None) -> Text:
         return Text(NONE, style="dim")
     value = mean_text(cell)
     text = Text(value, style="bold green" if cell.is_best else "green" if cell.is_tied else "")
-    if cell.is_tied:
-        text.append(f" {TIED}", style="green")
+    if mark := BEST if cell.is_best else TIED if cell.is_tied else "":
+        text.append(f" {mark}", style="green")
     if cell.summary and cell.summary.half_width is None:
         text.append(f" n={cell.summary.n}", style="dim")
     if not cell.complete:
