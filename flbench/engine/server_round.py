@@ -26,7 +26,7 @@ from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTas
 from flbench.engine.device_data import LeavingBatches, OwnBatch, StackedBatches
 from flbench.engine.hooks import own_hooks
 from flbench.engine.run import Broadcast, RoundInputs, Run, own_batches
-from flbench.engine.tree_sums import add_weighted, is_averaged, joined_trees, tree_bytes
+from flbench.engine.tree_sums import add_changes, add_weighted, is_averaged, joined_trees, tree_bytes
 from flbench.engine.watch import watched
 from flbench.methods.base import Method, ServerContext, Tree, overrides, tmap
 from flbench.sums import sum_in_order
@@ -345,15 +345,18 @@ class _Tally:
         share, of_delta, of_message, *_ = weights_5n.unbind()
         if not self._message:
             self._message = {name: torch.zeros_like(leaf[0]) for name, leaf in result.message.items()}
-        changes = result.sent or {name: result.params[name] - leaf for name, leaf in self._sent.start.items()}
-        if self._keep or self._aggregates:
+        changes, keeps = result.sent, self._keep or self._aggregates
+        if keeps:
+            changes = changes or {name: result.params[name] - leaf for name, leaf in self._sent.start.items()}
             self._changes.append(changes)
         if self._aggregates:
             counts_nY = self._run.counts_NY.index_select(0, cohort_n)
             seen = {"weights": of_delta, "losses": result.loss, "counts": counts_nY}
             self._gathered.append(seen | {f"message/{name}": leaf for name, leaf in result.message.items()})
-        else:
+        elif changes:
             add_weighted(self._delta, changes, of_delta)
+        else:
+            add_changes(self._delta, result.params, self._sent.start, of_delta)
         add_weighted(self._buffers, result.buffers, share)
         for name in self._largest:
             largest = result.buffers[name].amax(0)
