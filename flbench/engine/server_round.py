@@ -325,10 +325,8 @@ class _Tally:
     def __init__(self, run: Run, state: RunState, sent: Broadcast, keep_clients: bool) -> None:
         self._run, self._state, self._sent, self._keep = run, state, sent, keep_clients
         self._aggregates = overrides(type(run.method), "aggregate")
-        # Hooks add in the order of memory. Without them the weights stay as clients train them: changing the layout of
-        # all weights and back takes longer than all other passes of a round over them.
-        hooks = ("broadcast", "aggregate", "server_step")
-        self._any_layout = not any(overrides(type(run.method), hook) for hook in hooks)
+        # Hooks add in the order of memory. Without them the layout stays: changing it takes longer than all else here.
+        self._any_layout = not any(overrides(type(run.method), at) for at in ("broadcast", "aggregate", "server_step"))
         self._changes: list[Tree] = []
         self._gathered: list[Tree] = []
         self._delta = {name: torch.zeros_like(sent.start[name]) for name in state.x}
@@ -345,8 +343,8 @@ class _Tally:
         share, of_delta, of_message, *_ = weights_5n.unbind()
         if not self._message:
             self._message = {name: torch.zeros_like(leaf[0]) for name, leaf in result.message.items()}
-        changes, keeps = result.sent, self._keep or self._aggregates
-        if keeps:
+        changes = result.sent
+        if self._keep or self._aggregates:
             changes = changes or {name: result.params[name] - leaf for name, leaf in self._sent.start.items()}
             self._changes.append(changes)
         if self._aggregates:
@@ -373,9 +371,8 @@ class _Tally:
         """Take the server's step."""
         state, run = self._state, self._run
         changes = joined_trees(self._changes) if self._changes else {}
-        x, delta = self._sent.start, self._delta
-        if not self._any_layout:
-            x, delta = state.x, tmap(Tensor.contiguous, delta)
+        x = self._sent.start if self._any_layout else state.x
+        delta = self._delta if self._any_layout else tmap(Tensor.contiguous, self._delta)
         # A weighted mean of equal numbers may differ from them in the last bit, so constants are copied.
         averaged = self._buffers | self._counters
         buffers = {name: averaged[name] if name in averaged else leaf.clone() for name, leaf in state.buffers.items()}
