@@ -1,4 +1,4 @@
-"""The yardstick of the engine's speed: 55 settings, each by flbench alone, by runs together and by two plain loops.
+"""The yardstick of the engine's speed: 56 settings, each by flbench alone, by runs together and by two plain loops.
 
     python -m benchmarks.settings [NAME|PATTERN ...] [--repeats 5] [--data FOLDER] [--json]
     python -m benchmarks.settings --write       # all of them, into docs/engine.md, README.md and settings.json
@@ -72,6 +72,7 @@ SETTINGS = {
     **{f"cifar-cnn-{norm}": f"{_CIFAR} E=1 norm={norm}" for norm in ("fn", "ln", "gn", "bn")},
     "cifar-lenet": "dataset=cifar10 model=lenet bias=true batch_size=64 E=5",
     **{f"cifar-resnet18-{norm}": f"dataset=cifar10 model=resnet18 clients=2 E=1 norm={norm}" for norm in ("gn", "bn")},
+    "cifar-resnet18-gn-B8": "dataset=cifar10 model=resnet18 clients=2 E=1 norm=gn batch_size=8",
     "cifar-simple-vit": "dataset=cifar10 model=simple-vit clients=4 E=1",
     "epoch-fmnist-mlp128-partial-dir0.5": f"{_FMNIST} {_MLP128} {_EPOCH} partition=dirichlet:0.5 drop_last=false",
     "epoch-fmnist-mlp128-partial-dir0.1": f"{_FMNIST} {_MLP128} {_EPOCH} partition=dirichlet:0.1 drop_last=false",

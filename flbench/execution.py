@@ -26,7 +26,7 @@ from flbench.engine.stack_bits import same_bits_together
 from flbench.engine.trainer import RoundReport
 from flbench.errors import UserError
 from flbench.execution_types import Ended, Outcome, Settings
-from flbench.methods.base import Tree
+from flbench.methods.base import Tree, tmap
 from flbench.probes import Observation, Probe
 from flbench.registry import Component
 from flbench.store import Attempt, Checkpoint
@@ -303,9 +303,10 @@ class _Execution:
         """Record the evaluation after the last round and the measurements of the probes."""
         record = self.subject.evaluate()
         if probes := self.due_probes(self.subject.round):
-            seen = Observation(
-                self.subject.round, before, self.subject.x, report.client_params, report.weights_S, self._model_access()
-            )
+            # Probes add in the order of memory, which is not that in which clients train.
+            before, after = (tmap(torch.Tensor.contiguous, x) for x in (before, self.subject.x))
+            clients = report.client_params, report.weights_S
+            seen = Observation(self.subject.round, before, after, *clients, self._model_access())
             record["probes"] = {probe.name: probe.measure(seen) for probe in probes}
         self._records.append(record)
         record |= metrics.over_records(self._records)

@@ -36,7 +36,7 @@ from flbench.engine.trainer import RoundReport, Trainer
 from flbench.engine.tree_sums import tree_bytes
 from flbench.errors import UserError
 from flbench.messages import hook_at
-from flbench.methods.base import Method, Outputs, Tree, overrides
+from flbench.methods.base import Method, Outputs, Tree, overrides, tmap
 from flbench.models.frozen import frozen_names
 from flbench.models.layers import at_least_float
 from flbench.models.network import buffer_updates, buffers_that_are, head_weight
@@ -160,7 +160,7 @@ class FederatedTrainer(Trainer):
     def _model(self, client: int, shared: Tree) -> tuple[Tree, Tree]:
         own, method, setup = self._of_client(self.local, client), self.run.method, self.run.setup
         own |= {name.removeprefix(TWIN): leaf for name, leaf in own.items() if name.startswith(TWIN)}
-        x = method.evaluated(self.x, self.server)
+        x = method.evaluated(tmap(Tensor.contiguous, self.x), self.server)
         if overrides(type(method), "personal"):
             x = method.personal(x, self._of_client(self.states, client))
         params, buffers = {**x, **own}, {**shared, **own}
@@ -258,7 +258,8 @@ class FederatedTrainer(Trainer):
 
     def _trees(self) -> dict[str, Tree]:
         kept = ("velocity",) if self.velocity else ()  # not in checkpoints of other runs, older ones among them
-        return {name: getattr(self, name) for name in ("x", "buffers", "server", "states", "local", *kept)}
+        trees = {name: getattr(self, name) for name in ("x", "buffers", "server", "states", "local", *kept)}
+        return trees | {"x": tmap(Tensor.contiguous, self.x)}
 
     def _to_device(self, rows: Rows) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(rows)).to(self.device)

@@ -26,7 +26,7 @@ from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTas
 from flbench.engine.device_data import LeavingBatches, OwnBatch, StackedBatches
 from flbench.engine.hooks import own_hooks
 from flbench.engine.run import Broadcast, RoundInputs, Run, own_batches
-from flbench.engine.tree_sums import add_weighted, is_averaged, joined_trees, tree_bytes
+from flbench.engine.tree_sums import add_changes, add_weighted, is_averaged, joined_trees, tree_bytes
 from flbench.engine.watch import watched
 from flbench.methods.base import Method, ServerContext, Tree, overrides, tmap
 from flbench.sums import sum_in_order
@@ -41,7 +41,7 @@ class RunState:
     """What the rounds of a run change.
 
     Attributes:
-        x: shared parameters. ``buffers``: shared buffers. ``server``: the method's server state.
+        x: shared parameters, in any layout. ``buffers``: shared buffers. ``server``: the method's server state.
         states: the method's client states; ``local``: parameters and buffers that stay on the clients, those of a
             second set of weights with the prefix ``TWIN``; ``velocity``: what their optimizers keep over rounds. Every
             leaf of these has one row for each client of the run.
@@ -325,6 +325,8 @@ class _Tally:
     def __init__(self, run: Run, state: RunState, sent: Broadcast, keep_clients: bool) -> None:
         self._run, self._state, self._sent, self._keep = run, state, sent, keep_clients
         self._aggregates = overrides(type(run.method), "aggregate")
+        # Hooks add in the order of memory. Without them the layout stays: changing it takes longer than all else here.
+        self._any_layout = not any(overrides(type(run.method), at) for at in ("broadcast", "aggregate", "server_step"))
         self._changes: list[Tree] = []
         self._gathered: list[Tree] = []
         self._delta = {name: torch.zeros_like(sent.start[name]) for name in state.x}
@@ -341,15 +343,18 @@ class _Tally:
         share, of_delta, of_message, *_ = weights_5n.unbind()
         if not self._message:
             self._message = {name: torch.zeros_like(leaf[0]) for name, leaf in result.message.items()}
-        changes = result.sent or {name: result.params[name] - leaf for name, leaf in self._sent.start.items()}
+        changes = result.sent
         if self._keep or self._aggregates:
+            changes = changes or {name: result.params[name] - leaf for name, leaf in self._sent.start.items()}
             self._changes.append(changes)
         if self._aggregates:
             counts_nY = self._run.counts_NY.index_select(0, cohort_n)
             seen = {"weights": of_delta, "losses": result.loss, "counts": counts_nY}
             self._gathered.append(seen | {f"message/{name}": leaf for name, leaf in result.message.items()})
-        else:
+        elif changes:
             add_weighted(self._delta, changes, of_delta)
+        else:
+            add_changes(self._delta, result.params, self._sent.start, of_delta)
         add_weighted(self._buffers, result.buffers, share)
         for name in self._largest:
             largest = result.buffers[name].amax(0)
@@ -366,7 +371,8 @@ class _Tally:
         """Take the server's step."""
         state, run = self._state, self._run
         changes = joined_trees(self._changes) if self._changes else {}
-        delta = tmap(Tensor.contiguous, self._delta)  # hooks add in the order of memory
+        x = self._sent.start if self._any_layout else state.x
+        delta = self._delta if self._any_layout else tmap(Tensor.contiguous, self._delta)
         # A weighted mean of equal numbers may differ from them in the last bit, so constants are copied.
         averaged = self._buffers | self._counters
         buffers = {name: averaged[name] if name in averaged else leaf.clone() for name, leaf in state.buffers.items()}
@@ -381,7 +387,7 @@ class _Tally:
             messages = {name: seen[f"message/{name}"] for name in self._message}
             context = replace(context, losses_n=seen["losses"], counts_nY=seen["counts"], messages_n=messages)
             delta = run.method.aggregate(changes, seen["weights"].to(run.setup.images.dtype), context)
-        x, server = run.method.server_step(state.x, delta, self._message, state.server, context)
+        x, server = run.method.server_step(x, delta, self._message, state.server, context)
         # On a CPU from the first to the last, as ``add_weighted`` adds.
         loss = loss_N.new_full((), sum_in_order(loss_N.tolist())) if loss_N.is_cpu else loss_N.sum()
         watch = watched(state.watch, [*x.values(), *state.local.values()], loss)
@@ -389,5 +395,5 @@ class _Tally:
             state=RunState(x, buffers, server, state.states, state.local, state.velocity, watch),
             loss=loss,
             message_bytes=tree_bytes(self._message),
-            client_params={name: state.x[name] + leaf for name, leaf in changes.items()} if self._keep else None,
+            client_params=tmap(torch.add, tmap(Tensor.contiguous, state.x), changes) if self._keep else None,
         )

@@ -42,7 +42,7 @@ class Trainer(ABC):
 
     Attributes:
         round: rounds done.
-        x: shared parameters. ``buffers``: shared buffers.
+        x: shared parameters, in any layout. ``buffers``: shared buffers.
         local: parameters and buffers that stay on the clients, every leaf with a leading axis N.
         images, executor, seed, record: as in ``TrainingSetup``.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
 import torch
@@ -9,6 +10,9 @@ from torch import Tensor
 
 from flbench.engine.phases import aligned
 from flbench.methods.base import Tree
+from flbench.native.build import native
+from flbench.native.changes_layout import Field, Leaf
+from flbench.native.convolution_layout import LANES
 
 
 def add_weighted(total: Tree, tree: Tree, weights_n: Tensor) -> None:
@@ -27,6 +31,39 @@ def add_weighted(total: Tree, tree: Tree, weights_n: Tensor) -> None:
         return
     for name, leaf in total.items():
         leaf.add_(weighted_sum(tree[name], weights_n))
+
+
+def add_changes(total: Tree, after: Tree, before: Tree, weights_n: Tensor) -> None:
+    """Add sum_n weight_n * (after_n - before) to every leaf of ``total``, in place, with the bits of ``add_weighted``.
+
+    A compiled function takes one pass over the weights where torch takes two, and stores no change.
+    """
+    fit = [name for name, leaf in total.items() if _fits(leaf, after[name], before[name])]
+    add = native("changes", "add") if fit else None
+    if add is not None:
+        weights = weights_n.to(torch.float32)
+        numbers = [0] * len(Field)
+        numbers[Field.LEAVES], numbers[Field.CLIENTS] = len(fit), len(weights)
+        numbers[Field.WEIGHTS] = weights.data_ptr()
+        for name in fit:
+            leaf = [0] * len(Leaf)
+            leaf[Leaf.FLOATS], leaf[Leaf.CLIENT] = total[name].numel(), 4 * after[name].stride(0)
+            for place, tree in ((Leaf.AFTER, after), (Leaf.BEFORE, before), (Leaf.TOTAL, total)):
+                leaf[place] = tree[name].data_ptr()
+            numbers += leaf
+        arguments = (ctypes.c_int64 * len(numbers))(*numbers)
+        add(ctypes.addressof(arguments))
+    rest = total if add is None else {name: leaf for name, leaf in total.items() if name not in fit}
+    add_weighted(rest, {name: after[name] - before[name] for name in rest}, weights_n)
+
+
+def _fits(total: Tensor, after_n: Tensor, before: Tensor) -> bool:
+    """Return whether numbers of the same place in memory are those of the same weight, in whole vectors."""
+    strides = total.stride()
+    alike = before.stride() == strides == after_n.stride()[1:]
+    dense = total.is_contiguous() or total.is_contiguous(memory_format=torch.channels_last)
+    kinds = total.dtype == before.dtype == after_n.dtype == torch.float32
+    return kinds and alike and dense and total.is_cpu and total.numel() % LANES == 0
 
 
 def weighted_sum(leaf_n: Tensor, weights_n: Tensor) -> Tensor:

@@ -310,6 +310,8 @@ class Method(Component, PersonalHooks):
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         """Return the next server parameters and state; ``x`` are the server's own, also if others were broadcast."""
+        if self.server_lr == 1:  # with the same bits, and without a pass over all weights
+            return tmap(lambda a, d: a + d, x, delta), state
         return tmap(lambda a, d: a + self.server_lr * d, x, delta), state
 
     def evaluated(self, x: Tree, state: Tree) -> Tree:

@@ -16,15 +16,15 @@ from flbench.errors import UserError
 
 
 def test_every_setting_is_an_experiment_of_its_own() -> None:
-    assert len(SETTINGS) == 55
-    assert len({experiment_of(setting).run_id for setting in SETTINGS.values()}) == 55
+    assert len(SETTINGS) == 56
+    assert len({experiment_of(setting).run_id for setting in SETTINGS.values()}) == 56
     assert experiment_of("E=2").partition.label() == "iid"
     assert experiment_of("partition=dirichlet:0.5").partition.label() == "dirichlet:0.5"
 
 
 def test_settings_are_chosen_by_names_and_patterns() -> None:
     assert chosen(["cifar-resnet18-*", "digits-mlp128"]) == [
-        "digits-mlp128", "cifar-resnet18-gn", "cifar-resnet18-bn"
+        "digits-mlp128", "cifar-resnet18-gn", "cifar-resnet18-bn", "cifar-resnet18-gn-B8"
     ]  # fmt: skip
     with pytest.raises(UserError, match=r"did you mean 'digits-mlp64'\?"):
         chosen(["digits-mlp128", "digits-mlp46"])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flbench.engine import executors
 from flbench.engine.executors import EVALUATION_BATCH, LoopExecutor
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.gradients import Passes
 from flbench.engine.optimizers import Sgd
 from flbench.errors import UserError
@@ -291,3 +292,25 @@ def test_hooks_of_the_server_see_trees_in_torchs_own_layout(executor: str) -> No
 
     train(2, toy_trainer(Watching(), executor=executor, model="toy-cnn", image=(2, 8, 8)))
     assert len(seen) == 6 and all(leaf.is_contiguous() for tree in seen for leaf in tree.values())
+
+
+@pytest.mark.parametrize("server_lr", [1.0, 0.5])
+def test_weights_stay_in_the_layout_of_training_and_others_see_torchs_own(server_lr: float) -> None:
+    """Its server's hooks see torch's own layout: the same numbers, and changed in layout in every round."""
+
+    class Plain(Method):
+        def server_step(
+            self, x: Tree, delta: Tree, message: Tree, server: Tree, context: ServerContext
+        ) -> tuple[Tree, Tree]:
+            return {name: leaf + self.server_lr * delta[name] for name, leaf in x.items()}, server
+
+    def trained(method: Method) -> FederatedTrainer:
+        trainer = toy_trainer(method, executor="loop", model="toy-cnn", image=(2, 8, 8))
+        train(3, trainer)
+        return trainer
+
+    trainer, plain = trained(Method(server_lr=server_lr)), trained(Plain(server_lr=server_lr))
+    assert all(leaf.is_contiguous(memory_format=torch.channels_last) for leaf in trainer.x.values() if leaf.dim() == 4)
+    assert same_bits(trainer, plain)
+    for tree in (plain.x, trainer.state()["trees"]["x"], trainer.model(0)[0]):
+        assert all(leaf.is_contiguous() for leaf in tree.values())

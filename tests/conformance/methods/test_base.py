@@ -113,6 +113,7 @@ MUTATIONS = mutations_of(
     "base",
     ("server learning rate dropped", "a + self.server_lr * d", "a + d"),
     ("server steps backwards", "a + self.server_lr * d", "a - self.server_lr * d"),
+    ("server steps backwards at a rate of one", "lambda a, d: a + d,", "lambda a, d: a - d,"),
     ("server learning rate off by default", "server_lr: Annotated[float, Field(gt=0)] = 1.0", "server_lr: float = 0.9"),
     (
         "clients weighed equally",
