@@ -10,7 +10,6 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from flbench.config import Experiment, Federated
@@ -305,4 +304,7 @@ def ticks_of(cells: Iterable[Cell], axis: str, without: Sequence[str] = ()) -> l
 
 def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
     """Return items of equal key together, in the order of the keys."""
-    return [list(members) for _, members in groupby(sorted(items, key=key), key=key)]
+    found: dict[Any, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return [found[one] for one in sorted(found)]
