@@ -45,8 +45,10 @@ def read_regular(path: Path | str) -> bytes:
     try:
         left = os.fstat(descriptor).st_size
         parts = []
-        while part := os.read(descriptor, max(left, 1 << 12)):
+        while part := os.read(descriptor, max(left + 1, 1 << 12)):
             parts.append(part)
+            if len(part) == left:  # more was requested, so this is the end
+                break
             left -= len(part)
     finally:
         os.close(descriptor)

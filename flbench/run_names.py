@@ -48,17 +48,26 @@ def common_fields(entries: Iterable[Entry]) -> dict[str, dict[str, Any]]:
     """Return, by kind, the fields in which its runs agree, with their values as plain JSON (see ``Common``)."""
     names = {name for name in fields_of_all_kinds() if name not in NEVER_NAMED}
     common: dict[str, dict[str, Any]] = {}
+    last: Mapping[str, Any] = {}
     for entry in entries:
         raw = entry.experiment
         known = common.get(kind := str(raw.get("kind")))
         if known is None:
             common[kind] = {name: raw.get(name) for name in names}
+        elif "seed" not in known and differ_in_seed(last, raw):
+            continue  # most runs of a plan
         elif differing := [name for name, value in known.items() if raw.get(name) != value]:
             for name in differing:
                 del known[name]
+        last = raw
     for fields in common.values() if len(common) > 1 else ():
         fields.pop("kind", None)
     return common
+
+
+def differ_in_seed(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Return whether two experiments, as plain JSON, are equal but for the seed."""
+    return {**first, "seed": second.get("seed")} == second
 
 
 def label(experiment: Mapping[str, Any], common: Common, fields: Container[str] | None = None) -> str:

@@ -237,6 +237,7 @@ def test_evaluated_rounds_equal_their_explicit_set(before: bool) -> None:
         assert len(lazy) == len(expected)
         assert {round for round in range(-1, 15) if round in lazy} == expected
         assert lazy <= expected
+        assert not lazy <= expected - {rounds}
         assert expected >= lazy
         assert lazy - expected == frozenset()
 

@@ -42,6 +42,10 @@ class EvaluatedRounds(Set[int]):
         regular = self._regular
         return chain(regular, () if self.rounds in regular else (self.rounds,))
 
+    def __le__(self, other: Set[Any]) -> bool:
+        """Return whether the rounds are among others; in C, because ``status`` asks this for every run of a store."""
+        return other.issuperset(self) if isinstance(other, frozenset) else Set.__le__(self, other)
+
     def __len__(self) -> int:
         regular = self._regular
         return len(regular) + (self.rounds not in regular)

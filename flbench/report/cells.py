@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from flbench.config import Experiment, Federated
@@ -97,7 +97,14 @@ class Cell(Protocol):
 
 def rows_of(cells: pd.DataFrame) -> list[Cell]:
     """Return the rows of a frame of cells."""
-    return cast(list[Cell], list(cells.itertuples(name="Cell")))
+    # As ``DataFrame.itertuples`` does, which makes a class at every call, and reads the columns one by one.
+    columns = cells.to_numpy(dtype=object).T
+    return cast(list[Cell], list(map(_row_type(tuple(cells.columns))._make, zip(cells.index, *columns, strict=True))))
+
+
+@cache
+def _row_type(columns: tuple[str, ...]) -> Any:
+    return namedtuple("Cell", ("Index", *columns))
 
 
 def with_columns(cells: pd.DataFrame, **columns: Sequence[Any]) -> pd.DataFrame:
@@ -305,4 +312,7 @@ def ticks_of(cells: Iterable[Cell], axis: str, without: Sequence[str] = ()) -> l
 
 def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
     """Return items of equal key together, in the order of the keys."""
-    return [list(members) for _, members in groupby(sorted(items, key=key), key=key)]
+    found: dict[Any, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return [found[one] for one in sorted(found)]

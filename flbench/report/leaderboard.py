@@ -51,7 +51,8 @@ def build(parts: Sequence[Part], options: Options | None = None, papers: Sequenc
     varied = varied_methods(run for part in parts for run in part.collection.runs)
     named, gaps = [], {}
     for part in parts:
-        runs = tuple(dataclasses.replace(run, varied=varied) for run in part.collection.runs)
+        own = part.collection.runs
+        runs = tuple(run if run.varied == varied else dataclasses.replace(run, varied=varied) for run in own)
         collection = dataclasses.replace(part.collection, runs=runs)
         named.append(dataclasses.replace(part, layout=part.layout.spelled_out(), collection=collection))
         for run in runs:

@@ -85,7 +85,10 @@ def axes_for(cells: Sequence[Cell], layout: Layout, chosen: Sequence[str] = ()) 
 
 def varies(cells: Sequence[Cell], axis: str, named: Sequence[str] = ()) -> bool:
     """Return whether cells differ on an axis."""
-    return len({*ticks_of(cells, axis, named)}) > 1
+    name = axis.partition(".")[0]
+    # Nearly always all cells of a sweep share one object, and with it the position.
+    is_one = axis not in ("data", "rounds") and len({id(getattr(cell.experiment, name, None)) for cell in cells}) == 1
+    return not is_one and len({*ticks_of(cells, axis, named)}) > 1
 
 
 #: A table with more columns than this is split by its slowest column axis.
