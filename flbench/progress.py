@@ -208,6 +208,7 @@ class Watch:
     ) -> None:
         self._store, self._given, self._max_attempts, self._search = store, entries, max_attempts, search
         self._post_mortem = SlurmPostMortem(store)
+        self._noted: Entry | None = None
         self.reset()
 
     def _note(self, entry: Entry) -> Entry:
@@ -235,7 +236,7 @@ class Watch:
             self._races = Races(self._store, self._given, self._search, self._max_attempts)
             self._entries = self._races.plan
         self._ids: list[str] = []
-        self._noted: Entry | None = None
+        self._noted = None
         self._requests: list[RunRequest] = []
         self._cell_ids: list[str] = []
         self._cells: dict[str, Cell] = {}
