@@ -31,6 +31,7 @@ PAGES = tuple(
         "cifar10-tuned",
         "cifar10-full-length",
         "plateau",
+        "fashion-mnist-long",
     )
 )
 
