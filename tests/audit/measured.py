@@ -21,8 +21,8 @@ class Column(NamedTuple):
     partition: str = "classes:1"
     E: int = 10
 
-    def runs(self, rounds: int | None = None) -> pd.DataFrame:
-        """Return ``row``, ``lr``, ``seed``, ``records`` and, of the last five evaluations, ``value`` and ``score``.
+    def runs(self, rounds: int | None = None, tail: int = TAIL) -> pd.DataFrame:
+        """Return ``row``, ``lr``, ``seed``, ``records`` and, of the last evaluations, ``value`` and ``score``.
 
         The value is the accuracy on test data in percent, the score that on held-out data; NaN after a divergence.
         """
@@ -32,26 +32,26 @@ class Column(NamedTuple):
         of = of[(of.trained >= end) | (of.status == "diverged")]
         of = of.assign(row=of.method + " " + of.norm, score=np.nan, value=np.nan)
         for at, run in of.iterrows():
-            known = [one for one in run.records if 0 < one["round"] <= end][-TAIL:]
+            known = [one for one in run.records if 0 < one["round"] <= end][-tail:]
             if known and known[-1]["round"] == end:
                 of.loc[at, "value"] = 100 * np.mean([accuracy(one) for one in known])
                 of.loc[at, "score"] = 100 * np.mean([one["val_acc"] for one in known])
         return of[["row", "lr", "seed", "records", "value", "score"]]
 
-    def rates(self, rounds: int | None = None) -> pd.DataFrame:
+    def rates(self, rounds: int | None = None, tail: int = TAIL) -> pd.DataFrame:
         """Return the mean score of each rate (index) and row; NaN where a seed has none."""
-        of = self.runs(rounds)
+        of = self.runs(rounds, tail)
         return of.pivot_table("score", "lr", "row", lambda some: some.mean(skipna=False), dropna=False)
 
-    def chosen(self, rounds: int | None = None) -> pd.DataFrame:
+    def chosen(self, rounds: int | None = None, tail: int = TAIL) -> pd.DataFrame:
         """Return the runs of each row at the rate with the best mean score."""
-        best = self.rates(rounds).idxmax()
-        of = self.runs(rounds)
+        best = self.rates(rounds, tail).idxmax()
+        of = self.runs(rounds, tail)
         return of[of.lr == of.row.map(best)]
 
-    def by_seed(self, rounds: int | None = None) -> pd.DataFrame:
+    def by_seed(self, rounds: int | None = None, tail: int = TAIL) -> pd.DataFrame:
         """Return the value of each seed (index) and row."""
-        return self.chosen(rounds).pivot(index="seed", columns="row", values="value")
+        return self.chosen(rounds, tail).pivot(index="seed", columns="row", values="value")
 
     def level(self) -> float:
         """Return the accuracy to which rounds are counted, in percent."""
