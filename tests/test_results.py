@@ -32,6 +32,8 @@ PAGES = tuple(
         "cifar10-full-length",
         "plateau",
         "fashion-mnist-long",
+        "head-scale-long",
+        "plateau-methods",
     )
 )
 
