@@ -108,6 +108,27 @@ def at_equal_accuracy() -> Iterator[str]:
         )
 
 
+def the_constant() -> Iterator[str]:
+    """All parts of the constant get as far, and all are faster than none."""
+    column = Column("head_scale_long")
+    means, rounds = column.by_seed().mean(), column.rounds_to_level().median()
+    parts = [row for row in means.index if row != "fedavg none"]
+    assert len(parts) == 5
+    yield (
+        f"After 1,000 rounds none is at {means['fedavg none']:.1f} % and the five others are at "
+        f"{pages.span(means[parts])} %; to {column.level():.1f} % none needs {rounds['fedavg none']:.0f} rounds and they "
+        f"need {pages.span(rounds[parts], 0)}."
+    )
+
+
+def methods() -> Iterator[str]:
+    """How far the methods are after 300 rounds."""
+    values = Column("plateau_methods").by_seed(300)
+    means = values.mean()
+    for method, name in {"fedyogi": "FedYogi", "scaffold": "SCAFFOLD", "feddyn": "FedDyn", "fedavg": "FedAvg"}.items():
+        yield f"{name} {pages.listed([means[f'{method} {norm}'] for norm in ('none', 'scale', 'ln')], 1)} %"
+
+
 def is_refined() -> Iterator[str]:
     """On digits every best rate but that of batch norm with one class has neighbours within the margin."""
     costs = [column.cost_of_grid() for column in (SKEWED, IID)]
@@ -117,7 +138,7 @@ def is_refined() -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sentences", [fashion_mnist, at_equal_accuracy, is_refined])
+@pytest.mark.parametrize("sentences", [fashion_mnist, at_equal_accuracy, the_constant, methods, is_refined])
 def test_the_sentences(sentences: Callable[[], Iterator[str]]) -> None:
     text = pages.plain(PAGE)
     assert [sentence for sentence in sentences() if sentence not in text] == []
