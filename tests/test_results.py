@@ -31,6 +31,9 @@ PAGES = tuple(
         "cifar10-tuned",
         "cifar10-full-length",
         "plateau",
+        "fashion-mnist-long",
+        "head-scale-long",
+        "plateau-methods",
     )
 )
 
