@@ -112,12 +112,12 @@ def the_constant() -> Iterator[str]:
     """All parts of the constant get as far, and all are faster than none."""
     column = Column("head_scale_long")
     means, rounds = column.by_seed().mean(), column.rounds_to_level().median()
-    parts = [row for row in means.index if row != "fedavg none"]
+    none = "fedavg none"
+    parts = [row for row in means.index if row != none]
     assert len(parts) == 5
     yield (
-        f"After 1,000 rounds none is at {means['fedavg none']:.1f} % and the five others are at "
-        f"{pages.span(means[parts])} %; to {column.level():.1f} % none needs {rounds['fedavg none']:.0f} rounds and they need "
-        f"{pages.span(rounds[parts], 0)}."
+        f"After 1,000 rounds none is at {means[none]:.1f} % and the five others are at {pages.span(means[parts])} %; "
+        f"to {column.level():.1f} % none needs {rounds[none]:.0f} rounds and they need {pages.span(rounds[parts], 0)}."
     )
 
 
