@@ -8,10 +8,14 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from tests.audit.cells import holm
 from tests.audit.runs import TAIL, accuracy, recorded
 
 #: The share of the lowest accuracy to which rounds are counted, and the least multiple of guessing that counts.
 SHARE, FAILS = 0.95, 0.15
+
+#: Norms that are compared with none.
+THREE = ("scale", "fn", "ln")
 
 
 class Column(NamedTuple):
@@ -81,3 +85,14 @@ def gain(one: pd.Series[float], other: pd.Series[float]) -> tuple[float, float, 
     gaps = (one - other).dropna()
     half_width = float(stats.t.ppf(0.975, len(gaps) - 1) * gaps.sem())
     return float(gaps.mean()), half_width, float(stats.ttest_1samp(gaps, 0).pvalue)
+
+
+FASHION_MNIST = Column("fashion_mnist_long")
+
+
+def gains(column: Column, rounds: int | None = None) -> pd.DataFrame:
+    """Return the gain over none, its half-width and p, corrected for the three, of each norm."""
+    of = column.by_seed(rounds)
+    found = {norm: gain(of[f"fedavg {norm}"], of["fedavg none"]) for norm in THREE}
+    frame = pd.DataFrame(found, ["mean", "half_width", "p"]).T
+    return frame.assign(p=holm(frame.p), text=[f"{one:.1f} ± {half:.1f}" for one, half, _ in found.values()])

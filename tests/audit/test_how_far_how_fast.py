@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from tests.audit import pages
-from tests.audit.cells import IMAGES, holm
-from tests.audit.measured import Column, gain
+from tests.audit.cells import IMAGES
+from tests.audit.measured import FASHION_MNIST, THREE, Column, gain, gains
 from tests.audit.runs import ROOT
 
 PAGE = (ROOT / "docs/answers/how-far-how-fast.md").read_text()
@@ -18,10 +18,8 @@ PAGE = (ROOT / "docs/answers/how-far-how-fast.md").read_text()
 #: Rows with a linear head by their names on the page.
 NORMS = {"none": "none", "scale": "constant", "fn": "feature norm", "ln": "layer norm", "gn": "group norm"}
 NORMS["bn"] = "batch norm"
-THREE = ("scale", "fn", "ln")
 
 SKEWED, IID = Column("plateau"), Column("plateau", "iid")
-FASHION_MNIST = Column("fashion_mnist_long")
 
 #: On one grid of rates: one class with ten local steps a round, and data without skew with one step.
 SKEW, PHASE = Column("skew"), Column("skew", "iid", 1)
@@ -51,14 +49,6 @@ def values() -> list[list[str]]:
     for norm, name in NORMS.items():
         rows.append([name, *(entry(column, f"fedavg {norm}", IMAGES[data]) for column, data in COLUMNS.values())])
     return rows
-
-
-def gains(column: Column, rounds: int | None = None) -> pd.DataFrame:
-    """Return the gain over none, its half-width and p, corrected for the three, of each norm."""
-    of = column.by_seed(rounds)
-    found = {norm: gain(of[f"fedavg {norm}"], of["fedavg none"]) for norm in THREE}
-    frame = pd.DataFrame(found, ["mean", "half_width", "p"]).T
-    return frame.assign(p=holm(frame.p), text=[f"{one:.1f} ± {half:.1f}" for one, half, _ in found.values()])
 
 
 def fashion_mnist() -> Iterator[str]:
