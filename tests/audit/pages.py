@@ -11,7 +11,7 @@ import pytest
 from tests.audit.runs import ROOT
 
 #: Names that contain a digit.
-NAMES = ("2 / lambda_max", "cifar10 (cifar10_one_step)")
+NAMES = ("2 / lambda_max", "cifar10 (cifar10_one_step)", "CIFAR-10, one class a client")
 
 #: The page on mechanisms.
 WHY = "docs/why.md"
