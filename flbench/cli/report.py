@@ -66,7 +66,9 @@ TuneOption = Annotated[
 _NOT_REPEATED = frozenset({"specs", "sets", "only", "limit", "force", "as_json"})
 
 #: Options that name a file or a folder; documents do not show the directories of this machine.
-_PATHS = frozenset({"store", "results", "out", "details", "html", "csv", "figures", "latex", "bibtex", "data"})
+_PATHS = frozenset(
+    {"store", "results", "out", "details", "html", "csv", "figures", "latex", "bibtex", "data", "opening"}
+)
 
 #: Titles of further groups of options in the help.
 _WRITES, _PUBLISHED = "Files to write", "Further parts"
@@ -103,6 +105,15 @@ def report(
     ] = None,
     title: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Title of the report; default: the names of the sweeps.")
+    ] = None,
+    opening: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Markdown that begins the first page; planned comparisons are folded below the values.",
+        ),
     ] = None,
     html: Annotated[
         Path | None,
@@ -193,6 +204,9 @@ def report(
         board = gather(choice, layout, compared, _typed(context))
     if title is not None:
         board = dataclasses.replace(board, options=dataclasses.replace(board.options, title=title))
+    if opening is not None:
+        text = opening.read_text(encoding="utf-8", errors="replace").strip()
+        board = dataclasses.replace(board, options=dataclasses.replace(board.options, opening=text))
     first, *more = [name for name, _ in board.options.specs] or choice.names
     out = out or Path(f"{first}-and-{len(more)}-more.md" if more else f"{first}.md")
     for path in () if force else (html, bibtex, *(() if as_json else targets(board, out, details))):

@@ -73,23 +73,10 @@ def papers(*, published: bool = False, tolerance: float = WIDEST, why: bool = Fa
                 "published", "ours against the published numbers", figures.published, "a run at a published setting", 60
             ),
             FigureKind(
-                "why",
-                "accuracy against rank and growth of features, and against the learning rate over 2 / lambda_max",
-                figures.why,
-                "the probes `features` and `sharpness`",
-                on_first_page=True,
-            ),
-            FigureKind(
                 "sharpening",
                 "the learning rate over 2 / lambda_max over rounds, mean and range over seeds",
                 figures_sharpening.sharpening,
                 "the probe `sharpness` along training",
-            ),
-            FigureKind(
-                "overfit",
-                "class accuracies of the global model, and after local steps on each client",
-                figures_one_class.overfit,
-                "the probe `overfit`",
             ),
             FigureKind(
                 "features",

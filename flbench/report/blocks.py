@@ -93,10 +93,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks that HTML folds below the line ``summary``; Markdown names them, and links their figures."""
+    """Blocks that HTML folds below the line ``summary``; Markdown names them, and links their figures.
+
+    ``in_markdown``: Markdown folds them, too.
+    """
 
     summary: str
     blocks: tuple[Block, ...]
+    in_markdown: bool = False
 
 
 @dataclass(frozen=True)

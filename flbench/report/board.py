@@ -22,11 +22,15 @@ S = TypeVar("S", bound=Supplement)
 
 @dataclass(frozen=True)
 class Options:
-    """Title and origin of the document; ``specs`` are names and hashes of sweeps."""
+    """Title and origin of the document; ``specs`` are names and hashes of sweeps.
+
+    ``opening`` is Markdown of people that begins the first page: it answers, and planned comparisons are folded.
+    """
 
     title: str = "flbench leaderboard"
     specs: tuple[tuple[str, str], ...] = ()
     command: str = "flbench report"
+    opening: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Mapping
 
 import pandas as pd
 
-from tests.audit import published, trust
+from tests.audit import published, readme, trust
 from tests.audit.cells import (
     CONFIDENCE,
     LEVEL,
@@ -26,13 +26,13 @@ from tests.audit.runs import ROW, TAIL, chosen, federated, only, runs, sweep_of
 
 #: The columns of the table of values, with their heads.
 COLUMNS = {
-    "digits (one_class)<br>E 10": At("one_class_digits", (10,)),
-    "digits (skew)<br>classes:1, E 10": At("skew", ("classes:1", 10)),
-    "digits (skew)<br>iid, E 10": At("skew", ("iid", 10)),
-    "cifar10 (cifar10_one_step)<br>classes:1": At("cifar10_one_step", ("classes:1",)),
-    "fashion_mnist, lenet<br>classes:1": At("fashion_mnist_lenet", ("classes:1",)),
-    "fashion_mnist, mlp (one_class)<br>E 10": At("one_class_fashion_mnist", (10,)),
-    "fashion_mnist, mlp (skew_fashion_mnist)<br>classes:1": At("skew_fashion_mnist", ("classes:1",)),
+    "digits<br>one class, E 10, 1,000 rounds": At("one_class_digits", (10,)),
+    "digits<br>one class, E 10, 100 rounds": At("skew", ("classes:1", 10)),
+    "digits<br>no skew, E 10, 100 rounds": At("skew", ("iid", 10)),
+    "cifar10<br>one class, 10,000 rounds": At("cifar10_one_step", ("classes:1",)),
+    "fashion_mnist, lenet<br>one class, 1,000 rounds": At("fashion_mnist_lenet", ("classes:1",)),
+    "fashion_mnist, mlp<br>one class, E 10, 400 rounds": At("one_class_fashion_mnist", (10,)),
+    "fashion_mnist, mlp<br>one class, 200 rounds": At("skew_fashion_mnist", ("classes:1",)),
 }
 
 #: The classes of each of these data sets.
@@ -78,7 +78,7 @@ def tables() -> list[list[list[str]]]:
         found.append(_planned_table([one for one in family if not one.between], columns))
         if columns_of_differences:
             found.append(_planned_table([one for one in family if one.between], columns_of_differences))
-    return [*found, _values_table()]
+    return [_values_table(), *found]
 
 
 def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]]:
@@ -145,6 +145,7 @@ def sentences() -> list[str]:
     """Return the sentences of the page that contain a number."""
     percent = f"{100 * CONFIDENCE:.0f} %"
     return [
+        *readme.answers(),
         *_counts(),
         f"± half-width of the {percent} interval over seeds; last: the same difference in the last "
         "evaluation alone; a minus b",
@@ -235,14 +236,10 @@ def _listed(sweep: str, *names: str) -> str:
 
 def _captions(percent: str) -> list[str]:
     """Return the parts of the figures' captions that contain a number."""
-    model = only("one_class_digits", "model")
     marks = (
         f"paired by seed, with {percent} intervals; filled: shown by the corrected test and the checks, "
         f"hollow: not; grey: {WITHIN.removeprefix('equivalent ')}"
     )
     return [
         f"Planned comparisons against none and scale, {marks}",
-        f"digits, {model} (one_class): planned comparisons against none, {marks}",
-        f"digits, {model} (one_class): expected accuracy (%) over the number of tried settings, of which the best by "
-        f"the rule is reported; bands: {percent} intervals over seeds.",
     ]

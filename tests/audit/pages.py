@@ -11,7 +11,7 @@ import pytest
 from tests.audit.runs import ROOT
 
 #: Names that contain a digit.
-NAMES = ("2 / lambda_max", "cifar10 (cifar10_one_step)")
+NAMES = ("2 / lambda_max", "cifar10 (cifar10_one_step)", "CIFAR-10, one class a client")
 
 #: The page on mechanisms.
 WHY = "docs/why.md"
@@ -107,9 +107,9 @@ def planned(page: str) -> dict[tuple[str, str], str]:
 
 def paragraphs(page: str) -> list[str]:
     """Return the paragraphs and list items outside of tables and code, each on one line, without marks and targets."""
-    prose = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"^```.*?^```$|</?(?:details|summary)[^>]*>", "", page, flags=re.DOTALL | re.MULTILINE)
     blocks = re.split(r"\n\n|\n(?=- |\d\. )", prose)
-    return [plain(block) for block in blocks if block and not block.startswith("|")]
+    return [plain(block) for block in blocks if block.strip() and not block.startswith("|")]
 
 
 def plain(text: str) -> str:

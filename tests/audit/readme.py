@@ -60,6 +60,12 @@ def sentences() -> list[str]:
     return [sentence for part in parts for sentence in part()]
 
 
+def answers() -> list[str]:
+    """Return the sentences that leaderboard.md opens with, too."""
+    reproduced, gained = _zhang_et_al()
+    return [*_digits(), *_fashion_mnist(), reproduced, gained]
+
+
 def _try_it() -> Iterator[str]:
     """What the first command installs, which docs/install.md has, too, and the settings of the quickstart."""
     install = (ROOT / "docs/install.md").read_text()

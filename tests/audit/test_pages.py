@@ -23,17 +23,6 @@ from tests.audit.cells import comparisons
 
 #: Patterns of the paragraphs with numbers, or what is left of them, that other tests of this folder compare as a whole.
 ELSEWHERE = {
-    "test_why": [
-        "The range of learning rates that works follows",
-        r"Accuracy follows the rank of the features( only in part)?\.",
-        r"Bounded norms explain the gain of FN\.",
-        "Local training on one class without normalization makes the norms of features grow",
-        "Along training lr x lambda_max / 2 of the global model",
-        "Local training on one class makes features collapse onto one direction",
-        "FedAvg on one class a client: with FN the global model's features are spread",
-        r"A higher rank of the features raises accuracy\.",
-        "A few local steps on one class make the global model forget the others",
-    ],
     "test_studies": [
         r"and [\d,]+ runs of studies of networks \(provenance\)\.$",
         r"(Sharpness of wide networks|Ranks over depth|Deep networks): \d+ of \d+ claims hold",

@@ -1,4 +1,4 @@
-"""The claims on label skew of the chapter and the first page against ``why_claims.py`` and ``why_seeds.py``."""
+"""The claims on label skew of the chapter against ``why_claims.py`` and ``why_seeds.py``."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.audit import pages, why_claims, why_seeds
+from tests.audit import why_claims, why_seeds
 from tests.audit.runs import ROOT
 from tests.audit.why import UNTUNED, at_best_rate, cells, probed
 from tests.audit.why_seeds import Claim
 
-#: The sections of the chapter by their sweep, and their names on the first page.
+#: The sections of the chapter by their sweep.
 SECTIONS = {
-    "digits": ("digits, mlp(widths=[64, 64]) (digits)", "digits (digits)"),
-    "rank_dose": ("digits, mlp(widths=[64, 64]) (rank_dose)", "digits (rank_dose)"),
-    "sharpening": ("digits, mlp(widths=[64, 64]) (sharpening)", "digits (sharpening)"),
-    "cifar10": ("cifar10, cnn (cifar10)", "cifar10 (cifar10)"),
-    "cifar10_one_step": ("cifar10, cnn (cifar10_one_step)", "cifar10 (cifar10_one_step)"),
-    "fashion_mnist": ("fashion_mnist, cnn", "fashion_mnist, cnn"),
+    "digits": "digits, mlp(widths=[64, 64]) (digits)",
+    "rank_dose": "digits, mlp(widths=[64, 64]) (rank_dose)",
+    "sharpening": "digits, mlp(widths=[64, 64]) (sharpening)",
+    "cifar10": "cifar10, cnn (cifar10)",
+    "cifar10_one_step": "cifar10, cnn (cifar10_one_step)",
+    "fashion_mnist": "fashion_mnist, cnn",
 }
 
-#: The claims in the order of the first page.
+#: The claims.
 RATES = "The range of learning rates that works follows 2 / lambda_max"
 RANK = "Accuracy follows the rank of the features"
 BOUNDED = "Bounded norms explain the gain of FN"
@@ -32,20 +32,15 @@ SPREAD = "FedAvg on one class a client: with FN the global model's features are 
 DOSES = "A higher rank of the features raises accuracy"
 SHARPENS = "Along training lr x lambda_max / 2 of the global model moves to 1 and stays there"
 FORGET = "A few local steps on one class make the global model forget the others; with FN it forgets less"
-CLAIMS = [RATES, RANK, BOUNDED, GROW, COLLAPSE, SPREAD, DOSES, SHARPENS, FORGET]
 
 
 def section_of(sweep: str) -> dict[str, Claim]:
     """Return verdict and evidence of each claim in a section of the chapter, from paragraphs and rows of its table."""
     page = (ROOT / "docs/results/why.md").read_text()
-    text = page.split(f"## Why: {SECTIONS[sweep][0]}\n")[1].split("\n## ")[0]
+    text = page.split(f"## Why: {SECTIONS[sweep]}\n")[1].split("\n## ")[0]
     paragraphs = re.findall(r"^\*\*(.+): ([a-z ]+)\.\*\* (.+)$", text, re.MULTILINE)
     rows = re.findall(r"^\| (.+)<br>.+ \| \*\*(.+)\*\* \| (.+) \|$", text, re.MULTILINE)
     return {claim: (verdict, evidence) for claim, verdict, evidence in paragraphs + rows}
-
-
-def first_sentence(evidence: str) -> str:
-    return re.split(r"\.(?=\s+[A-Z])", evidence)[0].removesuffix(".") + "."
 
 
 def claims_of(sweep: str) -> Iterator[tuple[str, Claim]]:
@@ -74,28 +69,6 @@ def claims_of(sweep: str) -> Iterator[tuple[str, Claim]]:
 @pytest.mark.parametrize("sweep", SECTIONS)
 def test_every_verdict_and_number_of_the_chapter(sweep: str) -> None:
     assert section_of(sweep) == dict(claims_of(sweep))
-
-
-def test_the_first_page_repeats_the_chapter() -> None:
-    """Claims that runs decide have their first sentences, then the sections that decide nothing; others are named."""
-    page, not_decided = pages.leaderboard(), []
-    sections = {SECTIONS[sweep][1]: section_of(sweep) for sweep in SECTIONS}
-    bullets = dict(re.findall(r"^- \*\*(.+?)\.\*\* (.+)$", page, re.MULTILINE))
-    for claim in CLAIMS:
-        known = {name: found[claim] for name, found in sections.items() if claim in found}
-        parts = [
-            f"{verdict.capitalize()} on {name}: {first_sentence(evidence)}"
-            for name, (verdict, evidence) in known.items()
-            if verdict not in ("inconclusive", "not run")
-        ]
-        if not parts:
-            not_decided.append(claim)
-            continue
-        if undecided := [name for name, (verdict, _) in known.items() if verdict == "inconclusive"]:
-            parts.append(f"Inconclusive on {', '.join(undecided)}.")
-        assert bullets.pop(claim) == " ".join(parts)
-    assert not bullets
-    assert f"\n- **Inconclusive:** {', '.join(f'“{claim}”' for claim in not_decided)}.\n" in page
 
 
 def test_what_the_chapter_says_of_one_class() -> None:

@@ -26,7 +26,7 @@ def test_a_kind_is_drawn_into_files_and_folders(run: Run) -> None:
         (["lr"], "these runs do not support a figure of the metric over the learning rate"),
         (["curves", "--out", "figure.gif"], "cannot draw figure.gif: expected a folder or a name that ends in .png"),
         (["curves", "--out", "tiny.yaml/figure.png"], "cannot write tiny.yaml"),
-        (["overfit"], "local steps on each client: it requires the probe `overfit`"),
+        (["features"], "class embeddings over rounds: it requires the probe `features`; local-only and the baseline"),
         (["cost"], "these runs do not support a figure of bytes until the level of a column"),
     ],
 )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Kinds of figures that stand in the chapter where a report has one.
-KINDS = ("why", "sharpening", "overfit", "features")
+KINDS = ("sharpening", "features")
 
 TURN_ON = (
     "Turn them on and run the sweep again, each with its interval in rounds, a multiple of `eval_every`: "

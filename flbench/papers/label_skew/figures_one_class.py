@@ -1,9 +1,8 @@
-"""Figures of one class a client: class accuracies and features over rounds (figures 2 and 3 of Zhang et al. 2024)."""
+"""The figure of features over rounds, with one class a client (figure 3 of Zhang et al. 2024)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,99 +14,28 @@ from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, grouped, tick_of
 from flbench.report.figures.axes import federated
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.rows import leading, shown_text
 from flbench.report.figures.style import (
     BAND,
-    COLOR_MAP,
     COLORS,
-    WIDTH,
     LineStyle,
     legend,
     named,
     panels,
-    row_label,
     row_styles,
     set_plain_numbers,
     set_title,
 )
 from flbench.report.runs import Collection
-from flbench.report.tables import Table
-from flbench.report.ticks import place_label
 from flbench.sums import sum_in_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-#: Inches of an accuracy.
-_CELL = 0.2
 
 #: Norms that are drawn first where there are more norms than colours.
 _FIRST = ("none", "fn", "ln")
 
 Array = NDArray[np.float64]
 _Probe = Mapping[str, Any]
-
-
-def overfit(board: Leaderboard) -> Iterator[Drawing]:
-    """Draw a figure for each column of a table whose cells have the overfit probe: a map for each row."""
-    for section in board.sections:
-        for table in section.details:
-            for c in range(len(table.cols)):
-                cells = {table.rows[r]: cell for (r, col), cell in table.cells.items() if col == c}
-                maps = {row: _accuracies(cell) for row, cell in cells.items() if not cell.personal}
-                known = {row: seeds for row, seeds in maps.items() if seeds is not None}
-                lines = [(row, cell := cells[row], cell.summary.mean if cell.summary else None) for row in known]
-                if shown := leading(lines, section.layout):
-                    drawing = _class_maps(
-                        section, table, c, {row_label(row, table.row_axes): known[row] for row in shown}
-                    )
-                    yield replace(drawing, caption=drawing.caption + shown_text(len(shown), len(known)))
-
-
-def _accuracies(cell: Cell) -> Array | None:
-    """Class accuracies (seeds, 1 + clients, classes) of the global model, and after local steps on each client."""
-    probes = [probes_of(run.record).get("overfit", {}) for run in cell.runs if run.state == "done"]
-    matrices = [np.array([one["before"], *one["after"]], dtype=np.float64) for one in probes if one.get("after")]
-    same = [matrix for matrix in matrices if matrix.shape == matrices[0].shape]
-    return np.stack(same) if same else None
-
-
-def _class_maps(section: Section, table: Table, c: int, maps: Mapping[str, Array]) -> Drawing:
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-
-    _, tall, wide = next(iter(maps.values())).shape
-    across = max(1, min(3, int(WIDTH / (_CELL * wide))))
-    figure, axes = panels(len(maps), across=across, height=_CELL * tall + 0.75, sharex=True, sharey=True)
-    shade = Normalize(0, 100)
-    for panel, (name, seeds) in zip(axes, maps.items(), strict=True):
-        _draw_map(panel, 100 * seeds[0], shade)
-        before, after = 100 * np.nanmean(seeds[:, 0]), 100 * np.nanmean(seeds[:, 1:])
-        panel.set_title(f"{name}\nmean {before:.0f} → {after:.0f} %")
-    figure.supxlabel("class", fontsize="medium")
-    figure.colorbar(ScalarMappable(shade, COLOR_MAP), ax=axes, label="accuracy on the class (%)", fraction=0.05)
-    column = place_label(table.col_axes, table.cols[c])
-    where = ", ".join(filter(None, [section.title, table.title, column]))
-    probes = [getattr(cell.experiment, "probes", ()) for (_, col), cell in table.cells.items() if col == c]
-    steps = next((probe.steps for some in probes for probe in some if probe.name == "overfit"), 0)
-    set_title(figure, f"{where}: the global model, and after {steps} local steps on one client")
-    caption = (
-        f"{where}: accuracy on each class of the global model at the end (first line) and after {steps} local steps on "
-        "the data of a single client (one line per client), first seed; above each map the mean over classes, clients "
-        "and all seeds, before and after. Figure 2 of Zhang et al. 2024 shows client 0."
-    )
-    return Drawing(file_name("overfit", where), caption, figure, section.place)
-
-
-def _draw_map(panel: Axes, percent: Array, shade: Any) -> None:
-    panel.imshow(percent, cmap=COLOR_MAP, norm=shade, aspect="auto")
-    panel.axhline(0.5, color="white", linewidth=3)
-    rows, classes = percent.shape
-    panel.set_xticks(range(classes))
-    panel.set_yticks(range(rows), ["global", *(f"client {k}" for k in range(rows - 1))])
-    panel.tick_params(length=0, labelsize=7)
-    panel.grid(visible=False)
-    panel.spines[:].set_visible(False)
 
 
 def features(board: Leaderboard) -> Iterator[Drawing]:

@@ -12,9 +12,9 @@ from flbench.report.figures.style import (
     is_lowest,
     legend,
     metric_label,
+    named,
     panels,
     plot_mean,
-    row_label,
     row_styles,
     scale_of,
     set_panel_title,
@@ -63,9 +63,7 @@ def _draw(section: Section, budgets: Rows[Budget]) -> Drawing:
     figure.supylabel(f"expected {metric_label(metric)}", fontsize="medium")
     what = f"{section.title}: expected {metric_label(metric)} over the number of tried settings"
     set_title(figure, what)
-    differ = [axis for axis in range(len(rows[0])) if len({row[axis] for row in rows}) > 1] or [0]
-    shown = [budgets.row_axes[axis] for axis in differ]
-    legend(figure, {row_label([row[axis] for axis in differ], shown): style for row, style in styles.items()})
+    legend(figure, named(styles, budgets.row_axes))
     caption = f"{what}, of which the best by the rule is reported; bands: 95 % intervals over seeds."
     caption += shown_text(len(rows), len({row for row, *_ in lines}))
     return Drawing(

@@ -70,11 +70,10 @@ def _draw(section: Section, table: Table, columns: Sequence[int], limits: tuple[
 
 def _draw_panel(panel: Axes, table: Table, c: int, styles: Mapping[tuple[Tick, ...], LineStyle]) -> None:
     for y, (row, style) in enumerate(styles.items()):
-        if (cell := table.cells.get((table.rows.index(row), c))) is None:
-            continue
-        speed = cell.speed
+        cell = table.cells.get((table.rows.index(row), c))
+        speed = cell.speed if cell else None
         if speed is None or not speed.bytes:
-            why = _why_no_bytes(speed)
+            why = _why_no_bytes(speed) if cell else "not run"
             panel.annotate(why, (0.02, y), xycoords=("axes fraction", "data"), va="center", fontsize=7, color=GREY)
             continue
         panel.plot([0, speed.bytes], [y, y], color=style["color"], linewidth=0.8, linestyle=":")

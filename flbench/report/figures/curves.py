@@ -16,7 +16,7 @@ from flbench.metric_specs import value_of
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name, titles_of
-from flbench.report.figures.rows import leading, shown_text, spread_text
+from flbench.report.figures.rows import MOST_LINES, leading, shown_text, spread_text
 from flbench.report.figures.style import (
     LineStyle,
     annotate_gaps,
@@ -31,6 +31,7 @@ from flbench.report.figures.style import (
     row_styles,
     scale_of,
     set_panel_title,
+    set_plain_numbers,
     set_title,
     spelled,
 )
@@ -62,8 +63,6 @@ def over_rounds(board: Leaderboard) -> Iterator[Drawing]:
 
 
 def _draw_rounds(section: Section, table: Table, collection: Collection, name: str) -> Drawing:
-    from matplotlib.ticker import MaxNLocator
-
     alike = [one for one in section.details if one.row_axes == table.row_axes]
     lines = [
         (other.rows[r], cell, cell.summary.mean if cell.summary else None)
@@ -83,9 +82,12 @@ def _draw_rounds(section: Section, table: Table, collection: Collection, name: s
         annotate_gaps(panel, [(row_label(row, table.row_axes), cell) for row, cell in cells])
         set_panel_title(panel, place_label(table.col_axes, col))
         limit_values(panel, table.metric)
-        panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        panel.set_xscale("log")  # methods differ most in the first rounds
+        panel.margins(x=0.02)
+        set_plain_numbers(panel.xaxis)
+        panel.xaxis.set_major_formatter("{x:,g}")
         if is_lowest(panel):
-            panel.set_xlabel("round")
+            panel.set_xlabel("round (log scale)")
     figure.supylabel(metric_label(table.metric), fontsize="medium")
     title = titles_of(section, table)
     spread = spread_text(table.cells.values())
@@ -198,7 +200,7 @@ def _draw_line(
     summaries = [summary for at in common if (summary := summarize([values[at] for values in seeds]))]
     if not summaries:
         return
-    # Markers of different lines are at different rounds, so that none hides another.
-    every = max(1, len(common) // _MARKS)
+    # Markers are equally far apart, also on a logarithmic axis; those of different lines start at different places.
+    every = 1 / _MARKS
     at, means, sds = [at * per_round for at in common], [one.mean for one in summaries], [one.sd for one in summaries]
-    plot_mean(panel, at, means, sds, style, scale=scale_of(cell.metric), markevery=(number % every, every))
+    plot_mean(panel, at, means, sds, style, scale=scale_of(cell.metric), markevery=(every * number / MOST_LINES, every))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +23,6 @@ FORMATS: Mapping[str, Mapping[str, None]] = {
     ".pdf": {"CreationDate": None},
 }
 
-#: Colours of a palette: seven colours of marks that overlap and have soft edges look the same with 64 as with all.
-_COLORS = 64
-
 
 @dataclass(frozen=True)
 class Drawing:
@@ -38,7 +33,6 @@ class Drawing:
     figure: Figure
     place: tuple[str, str] | None = None  # the data set and model it belongs to, if any
     tight: bool = False  # whether it is cut to what is drawn, for figures without a layout of their own
-    few_colors: bool = False  # whether pictures inside its SVG file have a palette: a quarter of the bytes
 
 
 #: Draws a leaderboard's figures of one kind; none where the runs do not support it.
@@ -113,10 +107,7 @@ def save_as(drawing: Drawing, path: Path) -> None:
     box = "tight" if drawing.tight else None
     drawing.figure.savefig(path, dpi=160, bbox_inches=box, metadata=FORMATS[path.suffix.lower()])
     if path.suffix.lower() == ".svg":
-        text = _with_numbered_ids(path.read_text(encoding="utf-8"))
-        if drawing.few_colors:
-            text = re.sub(r'(?<=;base64,)[^"]+', _with_palette, text)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(_with_numbered_ids(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def _with_numbered_ids(svg: str) -> str:
@@ -130,16 +121,6 @@ def _with_numbered_ids(svg: str) -> str:
         return f"{found[1]}{numbers.setdefault(found[2], len(numbers) + 1)}"
 
     return re.sub(r'((?:\bid="|href="#|url\(#)\w*?)([0-9a-f]{10})(?=[")])', numbered, svg)
-
-
-def _with_palette(picture: re.Match[str]) -> str:
-    """Return a PNG picture in base64 with at most ``_COLORS`` colours."""
-    from PIL import Image
-
-    smaller = BytesIO()
-    image = Image.open(BytesIO(b64decode(picture[0])))
-    image.quantize(_COLORS, method=Image.Quantize.FASTOCTREE).save(smaller, format="png", optimize=True)
-    return b64encode(smaller.getvalue()).decode()
 
 
 def file_name(kind: str, *titles: str) -> str:

@@ -12,6 +12,7 @@ from flbench.report.cells import grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name
 from flbench.report.figures.maps import mapped
 from flbench.report.figures.style import (
+    GREY,
     LineStyle,
     color_numbers,
     legend,
@@ -150,8 +151,13 @@ def _height_of(group: Sequence[Planned], styles: Mapping[str, LineStyle]) -> flo
 
 
 def _legend_styles(styles: Mapping[str, LineStyle]) -> dict[str, LineStyle]:
-    """Return the styles of intervals by the names of the compared values."""
-    return {spelled(value): {**style, "linestyle": "-"} for value, style in styles.items()}
+    """Return the styles of intervals by the names of the compared values, then those of the verdicts."""
+    mark: LineStyle = {"color": GREY, "marker": "o", "linestyle": "none", "markersize": 4.5}
+    return {spelled(value): {**style, "linestyle": "-"} for value, style in styles.items()} | {
+        "filled: shown": mark,
+        "hollow: not shown": {**mark, "markerfacecolor": "#FFFFFF"},
+        "shown to be equivalent": {**mark, "marker": "$≈$", "markersize": 7},
+    }
 
 
 def _legend_text(section: Section) -> str:

@@ -1,9 +1,10 @@
-"""Maps of colours, light is better: means by method and norm, and gains over two axes of columns."""
+"""Maps of colours: means by method and norm, light is better; gains over two axes of columns, zero is white."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from flbench.report.cells import Cell, Position, grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name, table_file_name, titles_of
 from flbench.report.figures.style import (
     COLOR_MAP,
+    GAIN_MAP,
     GREY,
     WIDTH,
     metric_label,
@@ -27,7 +29,7 @@ from flbench.report.figures.style import (
 from flbench.report.planned import Planned
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
-from flbench.report.wording import TIED, gap_text
+from flbench.report.wording import NONE, TIED, gap_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,14 +47,22 @@ _CELL, _PLACE = (0.62, 0.5), (0.42, 0.34)
 class _Colors:
     """The colours of all maps of a figure."""
 
-    def __init__(self, values: Sequence[float], metric: str) -> None:
+    def __init__(self, values: Sequence[float], metric: str, *, around_zero: bool = False) -> None:
         from matplotlib import colormaps
         from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
+        from matplotlib.colors import CenteredNorm, Normalize
 
-        self._shade = Normalize(min(values), max(values))
-        self._colors = colormaps[f"{COLOR_MAP}{'_r' if METRICS[metric].lower_is_better else ''}"]
+        is_reversed = METRICS[metric].lower_is_better
+        if around_zero:
+            self._shade: Normalize = CenteredNorm(0, max(map(abs, values)) or 1.0)
+            name = GAIN_MAP
+        else:
+            # The worst tenth has one colour, so that a few failures leave the others their differences.
+            worst, best = np.quantile(values, [0.9, 0.0] if is_reversed else [0.1, 1.0])
+            self._shade, name = Normalize(min(worst, best), max(worst, best)), COLOR_MAP
+        self._colors = colormaps[f"{name}{'_r' if is_reversed else ''}"]
         self.bar = ScalarMappable(self._shade, self._colors)
+        self.extend: Literal["neither", "min", "max"] = "neither" if around_zero else "max" if is_reversed else "min"
 
     def draw(
         self,
@@ -74,7 +84,8 @@ class _Colors:
         panel.add_patch(
             Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="#FFFFFF", linewidth=linewidth, hatch=hatch)
         )
-        ink = "#FFFFFF" if value is not None and self._shade(value) < 0.5 else "#000000"
+        red, green, blue = (1, 1, 1) if value is None else self._colors(self._shade(value))[:3]
+        ink = "#FFFFFF" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else "#000000"
         weight = "bold" if bold else "normal"
         panel.text(x, y, text, ha="center", va="center", color=ink, fontsize=size, fontweight=weight)
         return ink
@@ -163,12 +174,16 @@ def _draw_heatmap(
                 if not cell.complete:
                     color, y_of_gap = (ink, y + 0.3) if cell.summary else (GREY, y)
                     panel.text(x, y_of_gap, gap_text(cell), ha="center", va="center", color=color, fontsize=5)
+        for x, y in product(range(len(inner)), range(len(outer))):
+            if not any(c == column and (table.rows[r][-1], table.rows[r][0]) == (inner[x], outer[y]) for r, c in cells):
+                panel.text(x, y, NONE, ha="center", va="center", color=GREY, fontsize=8)
         _frame(panel, [row_label((at,), table.row_axes[-1:]) for at in inner], [at.label for at in outer])
         set_panel_title(panel, place_label(table.col_axes, table.cols[column]))
-    figure.colorbar(colors.bar, ax=axes, label=metric_label(table.metric), fraction=0.05)
+    figure.colorbar(colors.bar, ax=axes, label=metric_label(table.metric), fraction=0.05, extend=colors.extend)
     title = titles_of(section, table)
     set_title(figure, title)
-    caption = f"{title}: mean {metric_label(table.metric)}; bold the best, {TIED} tied with it."
+    caption = f"{title}: mean {metric_label(table.metric)}; bold the best, {TIED} tied with it; {NONE} not run; "
+    caption += "the worst tenth has one colour."
     if len(cells) < len(table.cells):
         caption += f" {len(cells)} of {len(table.cells)} cells: without rows and columns that are mostly empty."
     return Drawing(table_file_name("heatmap", section, table), caption, figure, section.place)
@@ -212,20 +227,21 @@ def _draw_phase(section: Section, some: Sequence[Planned]) -> Drawing:
     height = _PLACE[1] * len(rows) + 0.45
     figure, axes = panels(len(values), across=across, height=height, sharex=True, sharey=True)
     metric, scale, against = METRICS[section.layout.metric], scale_of(section.layout.metric), some[0].reference
-    colors = _Colors([scale * one.contrast.difference.mean for one in some], section.layout.metric)
+    colors = _Colors([scale * one.contrast.difference.mean for one in some], section.layout.metric, around_zero=True)
     for panel, value in zip(axes, values, strict=True):
         for one in (one for one in some if one.value == value):
             y, x = rows.index(one.place.ticks[0]), columns.index(one.place.ticks[1])
             gain, is_shown = scale * one.contrast.difference.mean, one.is_different
             colors.draw(panel, (x, y), gain, f"{gain:+z.1f}{'*' if is_shown else ''}", size=7.5, bold=is_shown)
         _frame(panel, [at.label for at in columns], [at.label for at in rows])
+        panel.spines[:].set_visible(True)
         panel.set_title(no_math(f"{spelled(value)} against {spelled(against)}"))
     unit = " (points)" if metric.percent else ""
     figure.colorbar(colors.bar, ax=axes, label=f"gain in {metric.title}{unit}", fraction=0.05)
     names = ["E (local steps)" if axis == "local_steps" else axis for axis in some[0].place.axes]
     figure.supylabel(names[0], fontsize="medium")
     figure.supxlabel(names[1], fontsize="medium")
-    set_title(figure, f"{section.title}: gain against {against}")
+    set_title(figure, f"{section.title}: gain against {spelled(against)}; bold with *: shown")
     caption = (
         f"{section.title}: gain in {metric.title}{unit} against {against}, paired by seed; bold with *: shown, by a "
         f"t-test with Holm's correction over the {len(section.planned)} planned comparisons and the checks."

@@ -37,6 +37,9 @@ KNOWN = {"none": 0, "ln": 1, "fn": 2, "gn": 3, "scale": 4, "bn": 5}
 #: A colour map whose lightness rises steadily, for every kind of colour blindness and in grey.
 COLOR_MAP = "cividis"
 
+#: The colour map of gains: white is zero.
+GAIN_MAP = "PuOr"
+
 #: Settings of matplotlib.
 STYLE: Any = {
     "font.size": 9,
@@ -246,8 +249,10 @@ def spelled(norm: str) -> str:
 
 
 def named(styles: Mapping[tuple[Tick, ...], LineStyle], axes: Sequence[str]) -> dict[str, LineStyle]:
-    """Return the styles of rows by the names that legends have."""
-    return {row_label(row, axes): style for row, style in styles.items()}
+    """Return the styles of rows by the names that legends have: their places on the axes on which they differ."""
+    differ = [axis for axis in range(len(axes)) if len({row[axis] for row in styles}) > 1] or [*range(len(axes))]
+    shown = [axes[axis] for axis in differ]
+    return {row_label([row[axis] for axis in differ], shown): style for row, style in styles.items()}
 
 
 def row_label(row: Sequence[Tick], axes: Sequence[str]) -> str:

@@ -9,8 +9,9 @@ from flbench.choices import ON_VALIDATION_DATA
 from flbench.literal import literal
 from flbench.messages import counted, some_of
 from flbench.metric_specs import METRICS
-from flbench.report.blocks import BOLD, Block, Entry, Figure, Grid, Heading, Items, Paragraph, words
+from flbench.report.blocks import BOLD, Block, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
+from flbench.report.cells import tick_of
 from flbench.report.claims import MEANINGS, UNDECIDED, VERDICTS, Chapter, Claim
 from flbench.report.headline import Answer, Column, Headline, Row, answers, headline
 from flbench.report.page.planned import last_note, planned_grid
@@ -43,6 +44,9 @@ MOST_FIGURES = 3
 #: Most windows of evaluations that a line names.
 MOST_WINDOWS = 6
 
+#: Partitions in words.
+IN_WORDS = {"classes:1": "one class", "classes:2": "two classes", "iid": "no skew"}
+
 #: The verdicts on planned comparisons in the order of a sentence.
 ORDER: tuple[Verdict, ...] = ("more", "more, equivalent", "less", "less, equivalent", "equivalent", "open")
 
@@ -69,23 +73,29 @@ def pictures_of_first(board: Leaderboard) -> list[Picture]:
     # The data set of the first column comes first.
     for_it.sort(key=lambda one: places.index(one.place) if one.place else -1)
     first = {one.kind: one for one in reversed(for_it)}
-    return [one for one in board.pictures if first.get(one.kind) is one][:MOST_FIGURES]
+    most = 1 if board.options.opening else MOST_FIGURES
+    return [one for one in board.pictures if first.get(one.kind) is one][:most]
 
 
 def first_page(board: Leaderboard, links: Mapping[str, str]) -> Iterator[Block]:
     """Yield the page; ``links`` are the addresses of the pages of details by name."""
     yield Heading(1, board.options.title)
+    opening = board.options.opening
+    if opening:
+        yield Paragraph(opening)
     yield Paragraph(_intro(board, links))
     yield from _gaps(board)
     found = headline(board.sections)
-    answers = list(_answers(board, found, links))
-    if answers:
+    answers = tuple(_answers(board, found, links))
+    if answers and not opening:
         yield Heading(2, "Answers")
         yield from answers
     if found is not None:
         yield Heading(2, "Values")
         yield from _table(board, found, links)
     yield from (Figure(picture.caption, picture.svg) for picture in pictures_of_first(board))
+    if answers and opening:
+        yield Fold("Planned comparisons, published numbers and studies", answers, in_markdown=True)
 
 
 def _intro(board: Leaderboard, links: Mapping[str, str]) -> str:
@@ -137,7 +147,8 @@ def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str
         yield from _planned(answer, links, continues=i > 0 and planned[i - 1].section is answer.section)
     for supplement in board.supplements:
         yield from supplement.opening()
-        if texts := list(_claim_texts(board, supplement.claims())):
+        # With an opening of people, the chapters alone have the claims.
+        if not board.options.opening and (texts := list(_claim_texts(board, supplement.claims()))):
             yield Paragraph(f"Claims, in bold, with their verdicts on these runs ({MEANINGS}):")
             yield Items(tuple(texts))
     if board.chapters:
@@ -248,7 +259,7 @@ def _quoted(text: str) -> str:
 def _table(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> Iterator[Block]:
     """Yield the table and what its numbers are."""
     yield Paragraph(_what(board, found, links))
-    heads = tuple(_head(column, found) for column in found.columns)
+    heads = _heads(found)
     supplements = board.supplements
     rows = []
     for row in found.rows:
@@ -287,9 +298,29 @@ def _what(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> str:
     return " ".join(texts)
 
 
-def _head(column: Column, found: Headline) -> str:
-    several = len({one.section.title for one in found.columns}) > 1
-    return "\n".join(filter(None, [column.section.name if several else "", column.name]))
+def _heads(found: Headline) -> tuple[str, ...]:
+    """Return the heads of the columns: with several sections also data set, partition and rounds, in words."""
+    if len({one.section.title for one in found.columns}) == 1:
+        return tuple(column.name for column in found.columns)
+    models: dict[str, set[str]] = {}
+    for column in found.columns:
+        models.setdefault(column.section.place[0], set()).add(column.section.place[1])
+    heads = []
+    for column in found.columns:
+        data, model = column.section.place
+        parts = dict.fromkeys([*_shared_by(column, "partition"), *filter(None, column.name.split(", "))])
+        rounds = {f"{cell.experiment.rounds:,} rounds": None for cell in column.cells}
+        parts |= rounds if len(rounds) == 1 else {}
+        place = data if len(models[data]) == 1 else f"{data}, {model}"
+        heads.append(f"{place}\n{', '.join(IN_WORDS.get(part, part) for part in parts)}")
+    names = ["\n".join(filter(None, [column.section.name, column.name])) for column in found.columns]
+    return tuple(names[at] if heads.count(head) > 1 else head for at, head in enumerate(heads))
+
+
+def _shared_by(column: Column, axis: str) -> list[str]:
+    """Return the place on an axis that all cells of a column share, if they do."""
+    labels = {tick_of(cell, axis).label for cell in column.cells if hasattr(cell.experiment, axis)}
+    return [*labels] if len(labels) == 1 else []
 
 
 def _entry(row: Row, c: int, beside: Sequence[str]) -> Entry:

@@ -15,7 +15,7 @@ from flbench.report.blocks import Block, Charts, Code, Entry, Figure, Fold, Grid
 def to_markdown(blocks: Sequence[Block], folder: Path | None = None) -> str:
     """Return the document; ``folder`` is that of its file, to which links are relative; None: without figures."""
     texts = []
-    for is_fold, group in groupby(blocks, lambda block: isinstance(block, Fold)):
+    for is_fold, group in groupby(blocks, lambda block: isinstance(block, Fold) and not block.in_markdown):
         members = list(group)
         texts += [_folds(members, folder)] if is_fold else [_block(block, folder) for block in members]
     return _joined(texts) + "\n"
@@ -58,6 +58,9 @@ def _block(block: Block, folder: Path | None) -> str:
             return _grid(block)
         case Figure():
             return "" if folder is None else f"![{literal(block.caption)}]({_address(block, folder)})"
+        case Fold(in_markdown=True):
+            inside = to_markdown(block.blocks, folder)
+            return f'<details markdown="1">\n<summary>{literal(block.summary)}</summary>\n\n{inside}\n</details>'
         case Fold():
             return _folds([block], folder)
         case Charts() | Updated():

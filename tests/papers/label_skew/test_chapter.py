@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-from base64 import b64decode
 from dataclasses import replace
-from io import BytesIO
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from PIL import Image
 
 from flbench.config import parse_experiment
 from flbench.data.datasets import load
 from flbench.engine.model_access import ModelAccess
 from flbench.engine.setup import make_network, make_trainer
-from flbench.papers.label_skew import figures
 from flbench.papers.label_skew.chapter import NO_PROBES, TURN_ON, blocks, synthesize
 from flbench.papers.label_skew.correlations import Mechanism, RankCorrelation
 from flbench.probes import Observation
@@ -30,7 +25,6 @@ from flbench.report.blocks import Heading, Paragraph
 from flbench.report.board import Leaderboard
 from flbench.report.claims import Claim
 from flbench.report.correlation import Correlation
-from flbench.report.figures.drawing import save_as
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
 from tests.papers.in_memory import Memory
@@ -323,43 +317,6 @@ def test_json_terminal_and_page_agree(golden: Leaderboard) -> None:
 
 
 # figures
-
-
-def test_the_figure_has_a_row_for_each_partition_and_a_panel_for_each_quantity(golden: Leaderboard) -> None:
-    (drawing,) = draw(golden, "why")
-    axes: Any = drawing.figure.axes
-    assert [panel.get_xlabel() for panel in axes[3:]] == [
-        "effective rank of the features",
-        "feature norm at the end / at the start",
-        "lr / (2 / λ_max) at the end",
-    ]
-    assert axes[0].get_ylabel().startswith("iid") and axes[3].get_ylabel().startswith("classes:1")
-    assert [len(marks.get_offsets()) for marks in axes[0].collections] == [21, 21, 21]
-
-
-@pytest.mark.slow
-def test_many_marks_are_a_picture_in_each_panel(
-    golden: Leaderboard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Above the limit the marks are a picture with a palette, axes and labels stay vectors."""
-    monkeypatch.setattr(figures, "_MOST_VECTORS", 10)
-    (drawing,) = draw(golden, "why")
-    save_as(drawing, tmp_path / "why.svg")
-    pictures = re.findall(r';base64,([^"]+)"', (tmp_path / "why.svg").read_text())
-    assert len(pictures) == 2 * 3
-    assert all(Image.open(BytesIO(b64decode(picture))).mode == "P" for picture in pictures)
-
-
-def test_the_matrix_of_class_accuracies() -> None:
-    collection = probed_runs(golden_measure, methods=["fedavg"], norms=NORMS[:2])
-    (drawing,) = draw(board(collection), "overfit")
-    axes: Any = [panel for panel in drawing.figure.axes if panel.images]
-    assert [panel.get_title() for panel in axes] == [
-        "fedavg, no norm\nmean 90 → 47 %",
-        "fedavg, feature norm\nmean 90 → 87 %",
-    ]
-    assert axes[0].images[0].get_array().tolist() == [[90.0] * 3, [100.0, 20.0, 20.0], [100.0, 20.0, 20.0]]
-    assert "after 5 local steps" in drawing.caption
 
 
 def test_features_over_rounds_of_local_training_and_of_the_baseline() -> None:
