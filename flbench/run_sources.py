@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from flbench.config import Experiment, InvalidExperiment, Training
-from flbench.data.datasets import Dataset, load
 from flbench.errors import UserError
 from flbench.messages import counted
 from flbench.plugin_files import CURE
 from flbench.registry import Component
 from flbench.store import Result, Store
+
+if TYPE_CHECKING:
+    from flbench.data.datasets import Dataset
 
 #: What is said of a run whose id is no longer that of its experiment.
 RETIRED = "of an earlier version of a component, whose numbers are retired"
@@ -222,6 +224,8 @@ def _choose_content(dataset: Dataset, contents: Counter[str]) -> str | None:
     """Return the only one of the contents, or the one on this machine; None without any; raises UserError otherwise."""
     if len(contents) <= 1:
         return next(iter(contents), None)
+    from flbench.data.datasets import load  # imports numpy, which the help of commands does not need
+
     try:
         here = load(dataset).fingerprint
     except UserError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -15,11 +15,12 @@ from flbench.cli.boundary import print_json
 from flbench.cli.commands import PlainCommand
 from flbench.cli.options import MOST_AT_ONCE, DataOption, JsonOption, StoreOption
 from flbench.cli.screen import plain_table, wide_console
-from flbench.data import datasets
-from flbench.data.datasets import Dataset, Source, data_root, locate, recipe
 from flbench.errors import DataMissing, InvalidComponent, UserError
 from flbench.registry import DATASETS
 from flbench.sweeps.source import read_value
+
+if TYPE_CHECKING:  # imports numpy, which help does not need
+    from flbench.data.datasets import Dataset, Source
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,6 +36,8 @@ def list_(data: DataOption = None, as_json: JsonOption = False) -> None:
 
     Example: flbench data list --json
     """
+    from flbench.data.datasets import data_root
+
     found = sources(data)
     rows = [_describe(cls, found.get(name)) for name, cls in DATASETS.classes.items()]
     if as_json:
@@ -55,6 +58,8 @@ def download(
 
     Example: flbench data download cifar10 fashion_mnist
     """
+    from flbench.data import datasets
+
     for dataset in [_parse(name) for name in names]:
         folder = datasets.download(dataset, data)
         typer.echo(f"{dataset.name}: fetched and checked, in {folder}")
@@ -74,6 +79,8 @@ def verify(
 
     Example: flbench data verify cifar10 folder:photos
     """
+    from flbench.data import datasets
+
     reports: list[dict[str, Any]] = []
     found = [DATASETS.parse(name) for name, source in sources(data).items() if source is not None]
     for dataset in [_parse(name) for name in names] if names else found:
@@ -155,6 +162,8 @@ def _parse(name: str) -> Dataset:
 
 def sources(root: Path | None) -> dict[str, Source | None]:
     """Return where the files of each data set are, None if they are missing; those that need a path are left out."""
+    from flbench.data.datasets import locate
+
     found: dict[str, Source | None] = {}
     for name, cls in DATASETS.classes.items():
         if not _needs_settings(cls):
@@ -179,6 +188,8 @@ def _describe(cls: type[Dataset], source: Source | None) -> dict[str, Any]:
     }
     if source is None:
         return row
+    from flbench.data.datasets import recipe
+
     row |= {
         "found": str(source.folder),
         "layout": source.layout.title,

@@ -8,12 +8,14 @@ from typing import Annotated
 
 import typer
 from rich.markdown import Markdown
+from rich.text import Text
 
 from flbench.cli.boundary import print_json
 from flbench.cli.options import JsonOption
-from flbench.cli.screen import fitting, plain_table, wide_console
+from flbench.cli.screen import plain_table, wide_console
 from flbench.errors import UserError
 from flbench.installation import bundled
+from flbench.literal import visible
 from flbench.messages import unknown
 
 #: The pages in the repository's root; all others are in docs/.
@@ -47,7 +49,7 @@ def docs(
             return
         table = plain_table(["page", "title"])
         for row in rows:
-            table.add_row(row["page"], fitting(row["title"]))
+            table.add_row(row["page"], Text(visible(row["title"])))
         wide_console().print(table, "flbench docs PAGE prints one.", sep="\n", highlight=False)
         return
     name = page.removeprefix("docs/").removesuffix(".md")  # as pages name each other

@@ -23,7 +23,6 @@ from flbench.cli.data import sources
 from flbench.cli.numbers import file_size
 from flbench.cli.options import DataOption, JsonOption, StoreOption
 from flbench.cli.screen import streamed_table, wide_console
-from flbench.data.datasets import data_root
 from flbench.errors import UserError
 from flbench.installation import install_extra, reinstall, summary
 from flbench.launch.resources import usable_cores
@@ -182,6 +181,8 @@ def _disk_problem(folder: Path) -> str:
 
 
 def _data(root: Path | None) -> list[Finding]:
+    from flbench.data.datasets import data_root  # imports numpy, which help does not need
+
     findings = [Finding("data", "ok", f"looked for in {data_root(root)}")]
     for name, source in sources(root).items():
         if source is None:

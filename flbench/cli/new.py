@@ -12,7 +12,6 @@ from typing import Annotated, Literal, NamedTuple, get_args
 import typer
 
 from flbench.config import KINDS, registry_of
-from flbench.data.datasets import data_root
 from flbench.errors import UserError
 from flbench.installation import install
 from flbench.messages import counted
@@ -116,6 +115,8 @@ def _new_component(kind: str, name: str, folder: Path) -> None:
     _write({component: (kind,), test: use.tests}, words)
     typer.echo(f"wrote {component} and {test}; next:\n  {_pytest()} {test}")
     if kind == "dataset":
+        from flbench.data.datasets import data_root  # imports numpy, which help does not need
+
         images = data_root() / name
         typer.echo(f"  put images into {images}/train/CLASS/ and {images}/test/CLASS/")
     typer.echo(f"  flbench --plugin {component} {Template(use.command).substitute(words)}")

@@ -25,12 +25,6 @@ from flbench.cli.options import (
 from flbench.cli.report import gather, writing
 from flbench.errors import UserError
 from flbench.messages import unknown
-from flbench.papers import papers
-from flbench.report.figures.drawing import FORMATS, save, save_as
-from flbench.report.figures.in_paper import fit
-from flbench.report.figures.kinds import draw
-from flbench.report.figures.style import PAPER, STYLE
-from flbench.report.paper import figure_kinds
 
 
 def plot(
@@ -66,6 +60,14 @@ def plot(
 
     Example: flbench plot curves quickstart --results results/quickstart.parquet
     """
+    # Imports numpy, which help does not need.
+    from flbench.papers import papers
+    from flbench.report.figures.drawing import FORMATS, save, save_as
+    from flbench.report.figures.in_paper import fit
+    from flbench.report.figures.kinds import draw
+    from flbench.report.figures.style import PAPER, STYLE
+    from flbench.report.paper import figure_kinds
+
     if out is not None and out.suffix and out.suffix not in FORMATS and not out.is_dir():
         raise UserError(f"cannot draw {out}: expected a folder or a name that ends in {', '.join(FORMATS)}")
     known = figure_kinds(papers())

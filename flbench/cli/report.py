@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,26 +31,13 @@ from flbench.cli.options import (
 )
 from flbench.cli.screen import wide_console
 from flbench.errors import UserError
-from flbench.exchange.transfer import FilesSource
 from flbench.messages import counted
-from flbench.papers import papers
-from flbench.report.bibliography import bibliography
-from flbench.report.board import Leaderboard
-from flbench.report.dataframes import write_csv
-from flbench.report.figures.kinds import write_figures
-from flbench.report.leaderboard import build
-from flbench.report.manuscript import write_manuscript
-from flbench.report.output import check_replaceable, targets, write_commented, write_text, written
-from flbench.report.page.document import document
-from flbench.report.paper import figure_kinds
-from flbench.report.parts import options_of, parts_of
-from flbench.report.runs import code_notes_of
-from flbench.report.write.html import to_html
-from flbench.report.write.json import to_json
-from flbench.report.write.terminal import to_terminal
-from flbench.run_sources import Source, StoreSource
 from flbench.store import Store
 from flbench.sweeps import collection_paused, load_sweeps
+
+if TYPE_CHECKING:
+    from flbench.report.board import Leaderboard
+    from flbench.run_sources import Source
 
 TuneOption = Annotated[
     list[str] | None,
@@ -195,6 +182,18 @@ def report(
 
     Example: flbench report quickstart --latex paper
     """
+    # Imports numpy, which help does not need.
+    from flbench.papers import papers
+    from flbench.report.bibliography import bibliography
+    from flbench.report.dataframes import write_csv
+    from flbench.report.figures.kinds import write_figures
+    from flbench.report.manuscript import write_manuscript
+    from flbench.report.output import check_replaceable, targets, write_commented, write_text, written
+    from flbench.report.page.document import document
+    from flbench.report.paper import figure_kinds
+    from flbench.report.write.html import to_html
+    from flbench.report.write.json import to_json
+
     for option, path in (("--out", out), ("--html", html), ("--csv", csv), ("--bibtex", bibtex)):
         check_ending(option, path)
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)
@@ -275,6 +274,12 @@ def gather(
         UserError: there is nothing to report, or an option does not apply.
     """
     announce(f"reading {', '.join(map(str, choice.files or (*choice.specs, choice.store)))}")
+    from flbench.exchange.transfer import FilesSource
+    from flbench.papers import papers
+    from flbench.report.leaderboard import build
+    from flbench.report.parts import options_of, parts_of
+    from flbench.run_sources import StoreSource
+
     exported = [spec for spec in choice.specs if spec.endswith(".parquet")]
     names = [spec for spec in choice.specs if spec not in exported]
     sweeps = load_sweeps(names, choice.sets, choice.only, choice.limit)
@@ -328,6 +333,9 @@ def _typed(context: typer.Context) -> list[str]:
 
 
 def _show(board: Leaderboard, written: Sequence[str]) -> None:
+    from flbench.report.runs import code_notes_of
+    from flbench.report.write.terminal import to_terminal
+
     console = wide_console()
     for part in to_terminal(board, console.width):
         console.print(part)

@@ -15,26 +15,17 @@ import typer
 from rich.console import Console
 
 from flbench.choices import DEFAULT_STORE, TrackingMode
-from flbench.cli.boundary import ends_quietly, print_json
+from flbench.cli.boundary import announce, ends_quietly, print_json
 from flbench.cli.completion import sweeps as complete_sweeps
 from flbench.cli.options import JsonOption, StoreOption
 from flbench.cli.screen import can_redraw
 from flbench.cli.targets import expect_plans
 from flbench.errors import UserError
 from flbench.literal import visible
-from flbench.papers import papers
-from flbench.report.figures.kinds import write_figures
-from flbench.report.leaderboard import build
-from flbench.report.paper import figure_kinds
-from flbench.report.parts import options_of, parts_of
-from flbench.report.write.json import to_json
-from flbench.run_sources import StoreSource
 from flbench.store import Store, plan_name
 from flbench.store.secrets import redact
 from flbench.sweeps import Sweep
-from flbench.tracking.jobs import job_of_plan, job_of_runs, unplanned_runs
 from flbench.tracking.sink import SweepView, read_tracker
-from flbench.tracking.sync import sweep_run_id, sync_job
 
 #: Seconds before the first text; seconds between two drawings on a terminal; longest pause between lines elsewhere.
 AFTER, REDRAW, LONGEST_PAUSE = 2.0, 0.2, 60.0
@@ -78,6 +69,12 @@ def sync(
 
     Example: flbench sync quickstart --to tensorboard:logs
     """
+    if not as_json and not beside:
+        announce(f"reading {store}")
+    # Imports numpy, which help does not need.
+    from flbench.tracking.jobs import job_of_plan, job_of_runs, unplanned_runs
+    from flbench.tracking.sync import sync_job
+
     given = [read_tracker(text) for text in to or ()]
     opened = Store(store, create=False)
     plans = [path for name in sweeps for path in expect_plans(opened, name)] if sweeps else opened.sweep_dirs()
@@ -155,6 +152,16 @@ class Waiting:
 
 def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], None]) -> SweepView:
     """Return a sweep's table and its figures, drawn into ``folder``; without matplotlib there are no figures."""
+    # Imports numpy, which help does not need.
+    from flbench.papers import papers
+    from flbench.report.figures.kinds import write_figures
+    from flbench.report.leaderboard import build
+    from flbench.report.paper import figure_kinds
+    from flbench.report.parts import options_of, parts_of
+    from flbench.report.write.json import to_json
+    from flbench.run_sources import StoreSource
+    from flbench.tracking.sync import sweep_run_id
+
     board = build(parts_of(StoreSource(store), [sweep]), options_of([sweep]), papers())
     try:
         write_figures(board, folder, figure_kinds(papers()).values())

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from flbench.cli import app
 from flbench.cli.commands import COMMANDS, GROUPS, RENAMED
 from flbench.errors import UserError
+from tests.start_up import heavy_imports
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -47,6 +48,18 @@ def test_help_of_a_command_has_an_example(command: str) -> None:
     result = CliRunner().invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert f"Example: flbench {command}" in " ".join(result.output.split())
+
+
+@pytest.mark.slow  # a start of Python
+def test_help_imports_no_numpy() -> None:
+    """``--help`` takes as long as its imports; numpy, which brings the report and its papers, doubles them."""
+    program = f"""
+from typer.testing import CliRunner
+from flbench.cli import app
+for command in {[*COMMANDS, *SUBCOMMANDS]!r}:
+    assert CliRunner().invoke(app, [*command.split(), "--help"]).exit_code == 0
+"""
+    assert heavy_imports(program, ("numpy", "pandas", "torch", "matplotlib", "flbench.papers"))[0] == []
 
 
 @pytest.mark.parametrize("command", ["", "sweep", "data", "data list"])
