@@ -187,7 +187,7 @@ def test_of_many_rows_the_baseline_the_planned_and_the_best_are_shown(tmp_path: 
         finish(store, experiment(norm=norm), 0.1 + 0.05 * place)
     (drawing,) = drawings(store, "curves", contrasts=(pair(norm="rms", against="none"),))
     names = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
-    assert {*names} == {f"fedavg, {spelled(norm)}" for norm in norms if norm not in ("ln", "fn")} and len(names) == 8
+    assert {*names} == {spelled(norm) for norm in norms if norm not in ("ln", "fn")} and len(names) == 8
     assert max(len(panel.lines) for panel in axes_of(drawing)) <= 2 * 8  # with a mark for missing seeds each
     assert drawing.caption.endswith("8 of 10 rows: the baseline, those of planned comparisons, and the best.")
     assert "one seed" in drawing.caption and "sd" not in drawing.caption
