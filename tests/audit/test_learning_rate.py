@@ -8,7 +8,7 @@ import pytest
 
 from tests.audit import pages
 from tests.audit.learning_rate import RATES, accuracies, leads
-from tests.audit.runs import ROOT
+from tests.audit.runs import ROOT, recorded
 
 PAGE = (ROOT / "docs/answers/learning-rate.md").read_text()
 
@@ -35,6 +35,9 @@ def sentences() -> Iterator[str]:
     )
     yield f"the rate is {100 * (1 - tuned / same.seeds[0]):.0f} % of that seed's lead"
     yield f"After 1,000 rounds the second lead is {early:.1f} points"
+    (failed,) = recorded("cifar10_rates").query("status == 'diverged'").itertuples()
+    assert (failed.norm, failed.lr) == ("none", 0.3)
+    yield f"Without a normalization 0.3 diverges in round {failed.trained}"
 
 
 @pytest.mark.slow
