@@ -78,8 +78,9 @@ def test_a_bundled_sweep_is_found_by_its_name_anywhere(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ("quickstrat", "quickstrat: no such file: expected a sweep file (YAML); flbench has quickstart, "),
-        ("sweeps/quickstart.yaml", "expected a sweep file (YAML); flbench has quickstart, "),
+        ("quickstrat", "quickstrat: no such file: expected a sweep file (YAML); did you mean 'quickstart'? "),
+        ("sweeps/quickstart.yaml", "(YAML); did you mean 'quickstart'? flbench has quickstart, "),
+        ("tables01", "did you mean 'paper/table01'? "),
         ("nowhere/mine.yml", "(flbench show sweeps lists all)"),
     ],
 )

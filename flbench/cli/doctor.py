@@ -129,7 +129,7 @@ def _gpu() -> Finding:
 def _store(root: Path) -> Finding:
     """Try in the store's folder what the store relies on."""
     if root.exists() and not root.is_dir():
-        return Finding("store", "broken", f"{root} is no folder", "choose another --store")
+        return Finding("store", "broken", f"{root} is not a folder", "choose another --store")
     if not Store.exists(root):
         parent = next(folder for folder in (root, *root.absolute().parents) if folder.is_dir())
         found, place = f"{root} does not exist yet; `flbench sweep` creates it", parent
@@ -196,9 +196,12 @@ def _slurm() -> Finding:
     if shutil.which("sbatch") is None:
         return Finding("slurm", "absent", "no sbatch here; needed for cluster sweeps only")
     try:
-        answer = subprocess.run(["sinfo", "--version"], capture_output=True, text=True, timeout=PATIENCE, check=True)
+        answer = subprocess.run(["sinfo", "--version"], capture_output=True, text=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding("slurm", "absent", f"sbatch is there, sinfo does not answer: {error}")
+        return Finding("slurm", "absent", f"sbatch is there, `sinfo --version` fails: {error}")
+    if answer.returncode:
+        says = answer.stderr.strip().rpartition("\n")[2] or f"exit status {answer.returncode}"
+        return Finding("slurm", "absent", f"sbatch is there, `sinfo --version` fails: {says}")
     return Finding("slurm", "ok", answer.stdout.strip())
 
 

@@ -11,6 +11,7 @@ import typer
 
 from flbench.cli.completion import targets
 from flbench.errors import UserError
+from flbench.messages import by_similarity, did_you_mean
 from flbench.store import Entry, Store, plan_name, read_plan
 from flbench.sweeps import load_sweep
 
@@ -121,6 +122,8 @@ def _plans_of_file(store: Store, name: str, directories: Sequence[Path]) -> list
 
 
 def _unknown(store: Store, name: str, expected: str) -> UserError:
-    known = ", ".join(sorted({directory.parent.name for directory in store.sweep_dirs()})) or "none"
+    known = by_similarity(name, sorted({directory.parent.name for directory in store.sweep_dirs()}))
     shown = name if name.isprintable() else repr(name)
-    return UserError(f"{shown}: expected {expected} in {store.root}; there are: {known}")
+    hint = did_you_mean(name, known) or ";"
+    there = ", ".join(known) or "none"
+    return UserError(f"{shown}: expected {expected} in {store.root}{hint} there are: {there}")

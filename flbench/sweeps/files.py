@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from flbench.installation import bundled
-from flbench.messages import by_similarity
+from flbench.messages import by_similarity, did_you_mean
 
 #: Where a sweep file is looked up by its name first.
 FOLDER = Path("sweeps")
@@ -48,10 +48,14 @@ def name_of(path: Path) -> str | None:
 
 
 def near(path: Path) -> str:
-    """Return which sweep files there are, those whose names are the most similar first, to end a message."""
+    """Return which sweep files there are, a similar one first, to end a message."""
     files = sorted(str(found) for folder in (path.parent, FOLDER) for found in folder.glob("*.yaml"))
     files = by_similarity(str(path), dict.fromkeys(files))[:_MOST_NEAR]
     names = by_similarity(path.stem, (name for name in bundled_files() if not shadowed(name)))[:_MOST_NEAR]
-    there = f"; there are {', '.join(files)}" if files else ""
-    own = f"; flbench has {', '.join(names)} (flbench show sweeps lists all)" if names else ""
-    return there + own
+    stems = {Path(name).stem: name for name in (*names, *files)}
+    alike = [stems[stem] for stem in by_similarity(path.stem, stems)[:1] if did_you_mean(path.stem, [stem])]
+    hint = f"; did you mean {alike[0]!r}?" if alike else ""
+    there = [f"there are {', '.join(files)}"] if files else []
+    own = [f"flbench has {', '.join(names)} (flbench show sweeps lists all)"] if names else []
+    rest = "; ".join(there + own)
+    return hint + (f"{' ' if hint else '; '}{rest}" if rest else "")

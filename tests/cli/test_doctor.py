@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
-from flbench.cli.doctor import Finding
+from flbench.cli.doctor import Finding, _slurm
 from flbench.store.files import Disk
 
 
@@ -53,7 +53,7 @@ def test_a_line_is_printed_before_torch_is_imported(
 
 @pytest.mark.parametrize(
     ("name", "text", "says"),
-    [("format.json", '{"schema": 99}', "newer flbench"), ("../file", "", "file is no folder")],
+    [("format.json", '{"schema": 99}', "newer flbench"), ("../file", "", "file is not a folder")],
 )
 def test_a_store_that_cannot_be_used_is_broken(tmp_path: Path, name: str, text: str, says: str) -> None:
     (folder := tmp_path / "store").mkdir()
@@ -130,3 +130,13 @@ def test_tensorboard_is_named_and_how_to_install_it(monkeypatch: pytest.MonkeyPa
     code, found = doctor("--store", str(tmp_path / "store"))
     assert (code, found["tensorboard"]["state"], found["wandb"]["state"]) == (0, "absent", "absent")
     assert found["tensorboard"]["advice"] == "install it: uv sync --extra tensorboard"
+
+
+def test_the_message_of_sinfo_is_shown_where_slurm_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, script in (("sbatch", ""), ("sinfo", "echo first >&2; echo sinfo: fatal: no configuration >&2; exit 1")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert _slurm() == Finding(
+        "slurm", "absent", "sbatch is there, `sinfo --version` fails: sinfo: fatal: no configuration"
+    )

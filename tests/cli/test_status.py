@@ -143,7 +143,7 @@ def test_one_sweep_by_name_or_file(store: Store, name: str, monkeypatch: pytest.
     (failure,) = sweep["failures"]
     assert (failure["state"], failure["message"]) == ("oom", "MemoryError")
     assert Path(failure["log"]).read_text().endswith("Traceback\n")
-    assert str(status("tiy").exception).endswith("there are: toy")
+    assert str(status("tiy").exception).endswith("did you mean 'toy'? there are: toy")
     assert isinstance(status("--store", "none").exception, StoreUnusable) and not Path("none").exists()
 
 
