@@ -13,7 +13,7 @@ import typer
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import announce
 from flbench.cli.numbers import file_size
-from flbench.cli.options import LimitOption, OnlyOption, SetsOption, SpecsArgument, StoreOption, public_path
+from flbench.cli.options import LimitOption, OnlyOption, SetsOption, SpecsArgument, StoreOption, parted, public_path
 from flbench.errors import UserError
 from flbench.exchange import exports, transfer
 from flbench.exchange.contributions import CONTRIBUTED, ContributedFile, Contribution, elsewhere, marked
@@ -64,13 +64,14 @@ def export(
 
     Example: flbench export --contribute ada quickstart --by "Ada Lovelace"
     """
+    specs, sets = parted(specs, sets)
     if contribute is not None:
-        given = [*([str(file)] if file else []), *(specs or [])]
+        given = [*([str(file)] if file else []), *specs]
         if not NAME.fullmatch(contribute):
             raise UserError(f"--contribute {contribute}: expected letters, digits, '.', '_' and '-', as in lab-berlin")
         if len(given) != 1 or ends:
             raise UserError("--contribute NAME takes the file of one sweep, and no --ends")
-        (sweep,) = load_sweeps(given, sets or (), only or (), limit)
+        (sweep,) = load_sweeps(given, sets, only or (), limit)
         _contribute(into / contribute, contributor, sweep, given[0], Store(store, create=False))
         return
     if contributor is not None:
@@ -79,7 +80,7 @@ def export(
         raise UserError(f"{file or 'flbench export'}: expected a name that ends in .parquet")
     announce(f"reading {store}")
     opened = Store(store, create=False)
-    requested = _requested(opened, load_sweeps(specs or [], sets or (), only or (), limit))
+    requested = _requested(opened, load_sweeps(specs, sets, only or (), limit))
     runs, left_out = _finished(opened, requested if specs else opened.run_ids(), ends=ends)
     if not runs:
         what = f"no finished run of {', '.join(specs)}" if specs else "no finished run"

@@ -38,7 +38,8 @@ SpecsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="SPEC",
-        help="Sweep files, or NAMEs of sweeps/NAME.yaml or of `flbench show sweeps`; default: every run.",
+        help="Sweep files, or NAMEs of sweeps/NAME.yaml or of `flbench show sweeps`; default: every run. PATH=VALUE is "
+        "a change, as with --set.",
         autocompletion=sweep_files,
     ),
 ]
@@ -120,6 +121,12 @@ class Choice:
     def names(self) -> list[str]:
         """The names of the exported files, or of the store."""
         return [path.stem for path in self.files] or [self.store.resolve().name]
+
+
+def parted(specs: Sequence[str] | None, sets: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Return sweep files, and changes of them: those of ``--set`` and each argument ``PATH=VALUE`` that is no file."""
+    changes = [one for one in specs or () if "=" in one and not Path(one).exists()]
+    return [one for one in specs or () if one not in changes], [*(sets or ()), *changes]
 
 
 def public_path(path: Path) -> str:

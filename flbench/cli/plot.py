@@ -21,6 +21,7 @@ from flbench.cli.options import (
     SpecsArgument,
     StoreOption,
     TargetOption,
+    parted,
 )
 from flbench.cli.report import gather, writing
 from flbench.errors import UserError
@@ -73,7 +74,8 @@ def plot(
     known = figure_kinds(papers())
     if kind not in known:
         raise UserError(unknown("kind of figure", kind, known))
-    choice = Choice(specs or (), store, results, sets or (), only or (), limit)
+    names, changes = parted(specs, sets)
+    choice = Choice(names, store, results, changes, only or (), limit)
     given = {"metric": metric, "select_by": select_by, "target": target}
     board = gather(choice, given)
     is_for_paper = out is not None and out.suffix == ".pdf"

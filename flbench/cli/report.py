@@ -27,6 +27,7 @@ from flbench.cli.options import (
     SpecsArgument,
     StoreOption,
     TargetOption,
+    parted,
     public_path,
 )
 from flbench.cli.screen import wide_console
@@ -196,7 +197,8 @@ def report(
 
     for option, path in (("--out", out), ("--html", html), ("--csv", csv), ("--bibtex", bibtex)):
         check_ending(option, path)
-    choice = Choice(specs or (), store, results, sets or (), only or (), limit)
+    names, changes = parted(specs, sets)
+    choice = Choice(names, store, results, changes, only or (), limit)
     layout = {"metric": metric, "select_by": select_by, "tune": tuple(tune) if tune else None, "target": target}
     compared = {"published": published or None, "tolerance": tolerance, "why": why or None}
     with collection_paused():

@@ -61,7 +61,7 @@ def test_a_change_of_one_of_two_sweeps(here: Path, report: Report) -> None:
     Path("other.yaml").write_text(SPEC.replace("tiny", "other").replace("iid", "classes:2"))
     for request in load_sweep("other.yaml", ["rounds=40"]).experiments:
         finish(Store(here / "runs"), request, accuracy(request))
-    report("tiny.yaml", "other.yaml", "--out", "both.md", "--set", "other:rounds=40", "--set", "seeds=[0]")
+    report("tiny.yaml", "other.yaml", "--out", "both.md", "--set", "other:rounds=40", "seeds=[0]")
     text = Path("both.md").read_text()
     assert "- Rounds: 20, 40\n- " in text and "incomplete" not in text
     assert "flbench report tiny.yaml other.yaml --set 'seeds=[0]' --set other:rounds=40 --out both.md\n" in text
