@@ -34,6 +34,7 @@ def executed(folder: Path, timeout: float) -> Any:
         notebook, timeout=timeout, kernel_manager_class=ThisPython, resources={"metadata": {"path": str(folder)}}
     )
     client.record_timing = False
+    client.coalesce_streams = True  # how a program's output is cut into pieces is a matter of time
     client.execute(env=environment)
     return notebook
 

@@ -41,7 +41,7 @@ PAGES = tuple(
 #: Commands of pictures that no report has.
 PICTURES = (
     "plot curves sweeps/plateau.yaml --results results/plateau.parquet --only partition=classes:1 --only head=linear "
-    "--out docs/figures/one-class.svg",
+    "--out docs/figures/readme/one-class.svg",
 )
 
 
