@@ -126,7 +126,7 @@ class Choice:
 def parted(specs: Sequence[str] | None, sets: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """Return sweep files, and changes of them: those of ``--set`` and each argument ``PATH=VALUE`` that is no file."""
     changes = [one for one in specs or () if "=" in one and not Path(one).exists()]
-    return [one for one in specs or () if one not in changes], [*(sets or ()), *changes]
+    return [one for one in specs or () if one not in changes], [*changes, *(sets or ())]
 
 
 def public_path(path: Path) -> str:
