@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from tests.audit.cells import holm
+from tests.audit.cells import judge
 from tests.audit.runs import TAIL, accuracy, recorded
 
 #: The share of the lowest accuracy to which rounds are counted, and the least multiple of guessing that counts.
@@ -91,8 +91,7 @@ FASHION_MNIST = Column("fashion_mnist_long")
 
 
 def gains(column: Column, rounds: int | None = None) -> pd.DataFrame:
-    """Return the gain over none, its half-width and p, corrected for the three, of each norm."""
-    of = column.by_seed(rounds)
-    found = {norm: gain(of[f"fedavg {norm}"], of["fedavg none"]) for norm in THREE}
-    frame = pd.DataFrame(found, ["mean", "half_width", "p"]).T
-    return frame.assign(p=holm(frame.p), text=[f"{one:.1f} ± {half:.1f}" for one, half, _ in found.values()])
+    """Return ``p``, corrected for the three, and ``text`` of the gain over none of each norm."""
+    of = column.by_seed(rounds) / 100
+    found = judge([(of[f"fedavg {norm}"] - of["fedavg none"]).dropna() for norm in THREE])
+    return pd.DataFrame({"p": [one.p for one in found], "text": [one.text for one in found]}, THREE)

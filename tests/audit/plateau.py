@@ -22,11 +22,6 @@ def chosen(partition: str) -> pd.DataFrame:
     return of.set_index(["norm", "lr"]).loc[list(rates)].reset_index()
 
 
-def means(partition: str) -> pd.Series[float]:
-    """Return the accuracy of each norm in percent, the mean of the last five evaluations."""
-    return 100 * chosen(partition).groupby("norm").value.mean()
-
-
 def level(of: pd.DataFrame) -> float:
     """Return the accuracy to which rounds are counted among runs of one column, a share of the lowest one.
 

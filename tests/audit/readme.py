@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from tests.audit import learning_rate, plateau, published
-from tests.audit.cells import LEVEL, At, comparisons, gains, values
+from tests.audit.cells import LEVEL, WITHIN, At, comparisons, gains, judge, values
 from tests.audit.measured import FASHION_MNIST, Column
 from tests.audit.measured import gains as over_none
 from tests.audit.pages import listed, span
@@ -132,16 +131,11 @@ def _zhang_et_al() -> Iterator[str]:
 
 
 def _methods() -> Iterator[str]:
-    """FedYogi and SCAFFOLD are equivalent to FedAvg by two one-sided tests, corrected for four planned comparisons."""
-    of = Column("plateau_methods").by_seed(300)
-    largest = {}
-    for method in ("fedyogi", "scaffold", "feddyn"):
-        gaps = of[f"{method} none"] - of["fedavg none"]
-        sides = [
-            stats.ttest_1samp(gaps, bound, alternative=side).pvalue for bound, side in ((-1, "greater"), (1, "less"))
-        ]
-        largest[method] = max(sides)
-    assert max(largest["fedyogi"], largest["scaffold"]) < LEVEL / 4 < largest["feddyn"], largest
+    """FedYogi and SCAFFOLD are equivalent to FedAvg, FedDyn is open; corrected for the planned comparisons."""
+    of, methods = Column("plateau_methods").by_seed(300) / 100, ("fedyogi", "scaffold", "feddyn")
+    against_fedavg = [of[f"{method} none"] - of["fedavg none"] for method in methods]
+    of_ln = pd.concat([of[f"{method} ln"] - of[f"{method} none"] for method in methods], axis=1).mean(axis=1)
+    assert [one.verdict for one in judge([*against_fedavg, of_ln])] == [WITHIN, WITHIN, "open", "open"]
     yield "(shown, 300 rounds, tuned rates, no normalization, five seeds)"
 
 
