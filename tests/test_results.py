@@ -32,7 +32,8 @@ PAGES = tuple(
         "cifar10-full-length",
         "plateau",
         "fashion-mnist-long",
-        "head-scale-long",
+        "plateau-skew",
+        "skew-fashion-mnist",
         "plateau-methods",
     )
 )

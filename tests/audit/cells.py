@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ from ruamel.yaml import YAML
 from scipy import stats
 
 from tests.audit import trust
-from tests.audit.runs import ROOT, ROW, WITH_TAIL, Place, chosen, label, sweep_of
+from tests.audit.measured import Column, p_of_ranks
+from tests.audit.runs import ROOT, ROW, WITH_TAIL, Place, chosen, federated, label, sweep_of
 
 #: Error rate of a family of tests; differences below the margin do not matter.
 LEVEL, MARGIN = 0.05, 0.01
@@ -109,13 +110,16 @@ class Judged:
         return self.verdict.startswith(("more", "less"))
 
 
-def judge(gains: Sequence[pd.Series[float] | np.ndarray]) -> list[Judged]:
-    """Return what gains show, one array of seeds a comparison, corrected for their number."""
+def judge(gains: Sequence[pd.Series[float] | np.ndarray], beside: Sequence[float] = ()) -> list[Judged]:
+    """Return what gains show, one array of seeds a comparison, corrected for their number.
+
+    ``beside`` has the p-values of the tests of ranks in the same family.
+    """
     tests = [stats.ttest_1samp(gain, 0) for gain in gains]
     # Two one-sided tests (Schuirmann 1987): both must show that the mean is within the margin.
     above = [stats.ttest_1samp(gain, -MARGIN, alternative="greater").pvalue for gain in gains]
     below = [stats.ttest_1samp(gain, MARGIN, alternative="less").pvalue for gain in gains]
-    different = holm(pd.Series([test.pvalue for test in tests], dtype=float))
+    different = holm(pd.Series([*(test.pvalue for test in tests), *beside], dtype=float))[: len(gains)]
     equivalent = holm(pd.Series(np.maximum(above, below), dtype=float))
     found = []
     for gain, test, p, p_within in zip(gains, tests, different, equivalent, strict=True):
@@ -146,9 +150,22 @@ class Plan:
     field: str = ""
     value: str = ""
     against: str = ""
-    method: str = ""
+    where: tuple[tuple[str, tuple[str | int | float, ...]], ...] = ()  # the values of fields that it is restricted to
     between: tuple[str, str] | None = None  # the gain with one partition minus that with the other
-    among: str = ""  # ``with fedavg``: the cells that it is restricted to
+    among: str = ""  # ``with fedavg``: the same in words
+    measure: str = "far"
+
+    @property
+    def method(self) -> str:
+        """The method that it is restricted to, if it is one."""
+        (of,) = dict(self.where).get("method", ("",))[:1]
+        return str(of)
+
+    def among_runs(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """Return the runs, or cells, that it is restricted to."""
+        for field, values in self.where:
+            runs = runs[runs[field].isin(values)]
+        return runs
 
     @property
     def interaction(self) -> str:
@@ -180,11 +197,12 @@ def plans(sweep: str) -> Iterator[Plan]:
     """Yield the comparisons that the sweep file plans; those of one sweep or section are one family of tests."""
     path = ROOT / "sweeps" / f"{sweep_of(sweep).file}.yaml"
     for one in YAML(typ="safe", pure=True).load(path.read_text())["report"].get("contrasts", []):
-        named = ("against", "if", "between")
+        named = ("against", "if", "between", "measure")
         ((name, several),) = ((name, of) for name, of in one.items() if name not in named)
         field, _, part = name.partition(".")
         among, between = one.get("if", {}), one.get("between", {}).get("partition")
-        cells = ", ".join([str(among.get("method", "")), *(f"lr {of:g}" for at, of in among.items() if at == "lr")])
+        where = tuple((at, tuple(of) if isinstance(of, list) else (of,)) for at, of in among.items())
+        cells = ", ".join(_condition(at, of) for at, of in where)
         for value in several if isinstance(several, list) else [several]:
             texts = [label(of if isinstance(of, dict) else {"name": of}) for of in (value, one["against"])]
             if part:  # a setting of FedDecorr
@@ -193,9 +211,16 @@ def plans(sweep: str) -> Iterator[Plan]:
             else:
                 title = f"{texts[0]} against {texts[1]}"
                 texts = [of.replace("(learned=false)", "") for of in texts]  # the default
-            with_cells = f"with {cells.removesuffix(', ')}" if among else ""
+            with_cells = f"with {cells}" if among else ""
             pair = tuple(map(str, between)) if between else None
-            yield Plan(title, field, *texts, among.get("method", ""), pair, with_cells)
+            yield Plan(title, field, *texts, where, pair, with_cells, one.get("measure", "far"))
+
+
+def _condition(field: str, values: Sequence[str | int | float]) -> str:
+    """Return ``fedavg``, ``lr 0.01``, or ``partition [classes:1, iid]``."""
+    if len(values) > 1:
+        return f"{field} [{', '.join(map(str, values))}]"
+    return str(values[0]) if isinstance(values[0], str) else f"{field} {values[0]:g}"
 
 
 @cache
@@ -204,10 +229,12 @@ def comparisons(sweep: str, without: Place | None = None) -> tuple[Comparison, .
     planned = [
         (plan, column, gain)
         for plan in plans(sweep)
+        if plan.measure == "far"
         for column, gain in _gains(sweep, plan).items()
         if column != without
     ]
-    results = iter(judge([gain for _, _, gain in planned if len(gain) >= FEWEST]))
+    beside = [one.p for one in ranks(sweep)]
+    results = iter(judge([gain for _, _, gain in planned if len(gain) >= FEWEST], beside))
     windows = [_verdicts(sweep, planned, trust.over(window)) for window in trust.WINDOWS] if without is None else []
     found = []
     for number, (plan, column, gain) in enumerate(planned):
@@ -225,7 +252,8 @@ def comparisons(sweep: str, without: Place | None = None) -> tuple[Comparison, .
 def _verdicts(sweep: str, planned: Sequence[tuple[Plan, Place, Any]], window: str) -> list[str | None]:
     """Return the verdicts on planned comparisons in a window; None where it is not known."""
     gains = [_gains(sweep, plan, window).get(column, pd.Series(dtype=float)) for plan, column, _ in planned]
-    results = iter(judge([gain.round(12) for gain in gains if len(gain) >= FEWEST]))
+    beside = [one.p for one in ranks(sweep)]
+    results = iter(judge([gain.round(12) for gain in gains if len(gain) >= FEWEST], beside))
     return [next(results).verdict if len(gain) >= FEWEST else "open" if len(gain) else None for gain in gains]
 
 
@@ -234,7 +262,7 @@ def _doubts(sweep: str, plan: Plan, column: Place, one: Judged, verdicts: set[st
     cells, axes = trust.cells(sweep), list(sweep_of(sweep).column)
     axes = [name for name in axes if not (plan.between and name == "partition")]
     here = cells[(cells[axes] == list(column)).all(axis=1)] if axes else cells
-    here = here[here.method == plan.method] if plan.method else here
+    here = plan.among_runs(here)
     places = plan.between or ("", "")
     others = [name for name in ROW if name != plan.field]
 
@@ -269,6 +297,74 @@ def _last(gain: pd.Series[float]) -> tuple[float, float]:
     return 100 * math.fsum(gains) / len(gains), half_width
 
 
+@dataclass(frozen=True)
+class Ranked(Plan):
+    """What a planned comparison of how fast or how easily rows train shows in a column, by a test of ranks."""
+
+    effect: float = 1.0  # the median ratio of rounds, or the mean difference of widths in decades
+    p: float = 1.0  # not corrected
+    verdict: str = ""
+    doubts: tuple[str, ...] = ()
+    column: Place = ()
+    head: str = ""
+
+
+@cache
+def ranks(sweep: str) -> tuple[Ranked, ...]:
+    """Return the planned comparisons of rounds and of widths, without verdicts, which need the whole family."""
+    found = []
+    for plan in plans(sweep):
+        if plan.measure == "far":
+            continue
+        runs = plan.among_runs(federated(sweep).query("head == 'linear'"))
+        columns = list(sweep_of(sweep).column)
+        for place, own in runs.groupby(columns, sort=False):
+            if {plan.value, plan.against} <= set(own[plan.field]) and plan.field == "norm":
+                at = place if isinstance(place, tuple) else (place,)
+                found.append(_ranked(sweep, plan, at))
+    return tuple(found)
+
+
+def _ranked(sweep: str, plan: Plan, place: Place) -> Ranked:
+    at = dict(zip(sweep_of(sweep).column, place, strict=True))
+    column = Column(sweep, str(at["partition"]), int(at.get("E", 10)))
+    one, other = (f"fedavg {norm}" for norm in (plan.value, plan.against))
+    is_fast = plan.measure == "fast"
+    values = (column.rounds_to_level() if is_fast else column.decades())[[one, other]].dropna()
+    effect = (values[one] / values[other]).median() if is_fast else (values[one] - values[other]).mean()
+    edges = column.is_at_edge() if is_fast else column.is_open()
+    doubts = ("no plateau",) if is_fast and column.plateaus().empty else ()
+    doubts += ("edge of the grid",) if edges[[one, other]].any() else ()
+    head = ", ".join(of if isinstance(of, str) else f"{axis} {of:g}" for axis, of in at.items())
+    return Ranked(
+        **vars(plan),
+        effect=float(effect),
+        p=p_of_ranks(values[one], values[other]),
+        doubts=doubts,
+        column=place,
+        head=head,
+    )
+
+
+@cache
+def ranked(sweep: str) -> tuple[Ranked, ...]:
+    """Return the planned comparisons of rounds and of widths with their verdicts, corrected with the others."""
+    found, far = ranks(sweep), [plan for plan in plans(sweep) if plan.measure == "far"]
+    gains = [gain for plan in far for gain in _gains(sweep, plan).values() if len(gain) >= FEWEST]
+    others = [stats.ttest_1samp(gain, 0).pvalue for gain in gains]
+    p = holm(pd.Series([*(one.p for one in found), *others], dtype=float))
+    words = {"fast": ("slower", "faster"), "easy": ("easier", "harder")}
+    return tuple(
+        replace(
+            one,
+            p=corrected,
+            verdict=words[one.measure][one.effect < (one.measure == "fast")] if corrected < LEVEL else "open",
+            doubts=one.doubts if corrected < LEVEL else (),
+        )
+        for one, corrected in zip(found, p, strict=False)
+    )
+
+
 @cache
 def _gains(sweep: str, plan: Plan, of: str = "value") -> dict[Place, pd.Series[float]]:
     """Return the gain of each seed by column: its mean over the pairs of rows that differ in the field alone.
@@ -276,7 +372,7 @@ def _gains(sweep: str, plan: Plan, of: str = "value") -> dict[Place, pd.Series[f
     Pairs without a value for some seed of the column are left out, as are values without a row.
     """
     runs, columns = trust.ends(sweep), list(sweep_of(sweep).column)
-    runs = runs[runs.method == plan.method] if plan.method else runs
+    runs = plan.among_runs(runs)
     others = [name for name in ROW if name != plan.field]
     of_row = runs.set_index([*others, *columns, "seed", plan.field])[of].unstack(plan.field)
     if not {plan.value, plan.against} <= {*of_row}:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -16,23 +15,26 @@ from tests.audit.cells import (
     WITHIN,
     At,
     Comparison,
+    Ranked,
     Row,
     better,
     comparisons,
     in_order,
+    ranked,
     values,
 )
-from tests.audit.runs import ROW, TAIL, chosen, federated, only, runs, sweep_of
+from tests.audit.runs import ROW, TAIL, chosen, federated, only, recorded, runs, sweep_of
 
 #: The columns of the table of values, with their heads.
 COLUMNS = {
-    "digits<br>one class, E 10, 1,000 rounds": At("one_class_digits", (10,)),
-    "digits<br>one class, E 10, 100 rounds": At("skew", ("classes:1", 10)),
-    "digits<br>no skew, E 10, 100 rounds": At("skew", ("iid", 10)),
+    "digits<br>one class, 1,000 rounds": At("plateau", ("classes:1",)),
+    "digits<br>no skew, 1,000 rounds": At("plateau", ("iid",)),
+    "digits<br>two classes, E 10, 1,000 rounds": At("plateau_skew", ("classes:2", 10)),
+    "digits<br>Dirichlet(0.1), E 10, 1,000 rounds": At("plateau_skew", ("dirichlet:0.1", 10)),
+    "digits<br>one class, 300 rounds": At("plateau_methods", ("classes:1",)),
     "cifar10<br>one class, 10,000 rounds": At("cifar10_one_step", ("classes:1",)),
     "fashion_mnist, lenet<br>one class, 1,000 rounds": At("fashion_mnist_lenet", ("classes:1",)),
-    "fashion_mnist, mlp<br>one class, E 10, 400 rounds": At("one_class_fashion_mnist", (10,)),
-    "fashion_mnist, mlp<br>one class, 200 rounds": At("skew_fashion_mnist", ("classes:1",)),
+    "fashion_mnist, mlp<br>one class, 800 rounds": At("fashion_mnist_long", ("classes:1",)),
 }
 
 #: The classes of each of these data sets.
@@ -43,12 +45,12 @@ MOST_ROWS = 12
 
 #: The columns of the tables of planned comparisons: of gains, and of their differences between partitions.
 PLANNED = {
-    "one_class_digits": (["E 10"], []),
-    "skew": (["classes:1, E 10", "iid, E 10"], ["E 1", "E 10"]),
+    "plateau": (["classes:1", "iid"], []),
+    "plateau_skew": (["classes:2, E 10", "dirichlet:0.1, E 10"], []),
+    "plateau_methods": (["classes:1"], []),
     "cifar10_one_step": (["classes:1"], []),
     "fashion_mnist_lenet": (["classes:1"], ["accuracy"]),
-    "one_class_fashion_mnist": (["E 10"], []),
-    "skew_fashion_mnist": (["classes:1"], ["accuracy"]),
+    "fashion_mnist_long": (["classes:1"], []),
 }
 
 #: The order of verdicts in a summary.
@@ -67,6 +69,7 @@ CHECKS = {
     "depends on the window": "window",
     "window not known": "window unknown",
     "seeds collapsed": "collapse",
+    "no plateau": "rising",
 }
 
 
@@ -76,12 +79,14 @@ def tables() -> list[list[list[str]]]:
     for sweep, (columns, columns_of_differences) in PLANNED.items():
         family = comparisons(sweep)
         found.append(_planned_table([one for one in family if not one.between], columns))
+        by_ranks = [[one for one in ranked(sweep) if one.measure == measure] for measure in ("fast", "easy")]
+        found += [_planned_table(some, columns) for some in by_ranks if some]
         if columns_of_differences:
             found.append(_planned_table([one for one in family if one.between], columns_of_differences))
     return [_values_table(), *found]
 
 
-def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]]:
+def _planned_table(some: Sequence[Comparison | Ranked], columns: list[str]) -> list[list[str]]:
     """Return gains with their verdicts, bold where a difference is shown, and how many columns have which verdict."""
     every = {one.head for one in some}
     has_summary = len(every) > len(columns)
@@ -97,15 +102,18 @@ def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]
     return rows
 
 
-def _gain(one: Comparison) -> str:
-    number = f"{one.mean:+.2f} ± {one.half_width:.2f}"
-    last = f"<br><sub>last {one.last[0]:+.2f} ± {one.last[1]:.2f}</sub>" if one.last else ""
+def _gain(one: Comparison | Ranked) -> str:
+    if isinstance(one, Ranked):
+        number, last = f"{one.effect:.2g} × the rounds" if one.measure == "fast" else f"{one.effect:+.2f} decades", ""
+    else:
+        number = f"{one.mean:+.2f} ± {one.half_width:.2f}"
+        last = f"<br><sub>last {one.last[0]:+.2f} ± {one.last[1]:.2f}</sub>" if one.last else ""
     but = f", but {', '.join(dict.fromkeys(CHECKS[doubt] for doubt in one.doubts))}" if one.doubts else ""
-    bold = one.is_shown and not one.doubts
+    bold = (one.is_shown if isinstance(one, Comparison) else one.verdict != "open") and not one.doubts
     return f"{f'**{number}**' if bold else number}<br><sub>{_verdict(one)}{but}</sub>{last}"
 
 
-def _verdict(one: Comparison) -> str:
+def _verdict(one: Comparison | Ranked) -> str:
     """Return the verdict as the page has it, which names the margin once."""
     return one.verdict.replace(WITHIN, "equivalent").replace(", ", " and ")
 
@@ -115,11 +123,12 @@ def _values_table() -> list[list[str]]:
     rows = [[*ROW, *COLUMNS]]
     found = {at: (values(at).to_dict("index"), better(at)) for at in COLUMNS.values()}
     for row in in_order(list(COLUMNS.values()))[:MOST_ROWS]:
+        names = ["scaffold(variant=original)" if name == "scaffold" else name for name in row]
         entries = [
             _value(row, numbers[row], row in is_better, at) if row in numbers else "–"
             for at, (numbers, is_better) in found.items()
         ]
-        rows.append([*row, *entries])
+        rows.append([*names, *entries])
     return rows
 
 
@@ -162,10 +171,10 @@ def sentences() -> list[str]:
 def _counts() -> list[str]:
     """Return how many runs there are, how many diverged, and how many each page of details has."""
     sweeps = {
-        "digits, mlp": ("one_class_digits", "skew", "digits", "rank_dose", "sharpening"),
+        "digits, mlp": ("plateau", "plateau_skew", "plateau_methods", "digits", "rank_dose", "sharpening"),
         "cifar10, cnn": ("cifar10", "cifar10_one_step"),
         "fashion_mnist, cnn": ("fashion_mnist",),
-        "fashion_mnist, mlp": ("one_class_fashion_mnist", "skew_fashion_mnist"),
+        "fashion_mnist, mlp": ("fashion_mnist_long",),
         "fashion_mnist, lenet": ("fashion_mnist_lenet",),
     }
     status = {page: pd.concat([runs(one).status for one in some]) for page, some in sweeps.items()}
@@ -180,9 +189,9 @@ def _counts() -> list[str]:
 def _mean_of(sweep: str) -> str:
     """Return ``mean of the last 5 evaluations (rounds 60 to 100)``, those of the runs that were not dropped."""
     ends = [
-        (run.E, *(json.loads(run.lines[at])["round"] for at in (-TAIL, -1)))
-        for run in runs(sweep).query("kind == 'federated'").itertuples()
-        if len(run.lines) >= TAIL
+        (run.E, *(run.records[at]["round"] for at in (-TAIL, -1)))
+        for run in recorded(sweep).query("kind == 'federated'").itertuples()
+        if len(run.records) >= TAIL
     ]
     most = {steps: max(last for other, _, last in ends if other == steps) for steps, *_ in ends}
     windows = sorted({(first, last) for steps, first, last in ends if last == most[steps]})
@@ -195,26 +204,23 @@ def _settings() -> list[str]:
     (rate,) = chosen("cifar10_one_step").lr.unique()
     left_out = len(in_order(list(COLUMNS.values()))) - MOST_ROWS
     best = "the best lr of each row and column, chosen on held-out training data."
-    digits = federated("one_class_digits").groupby("E").rounds.unique()
-    rounds = ", ".join(f"{of.item()} with E {steps}" for steps, of in digits.sort_index().items())
     return [
-        f"digits, {only('one_class_digits', 'model')} (one_class): "
-        f"{_listed('one_class_digits', 'batch_size', 'val_fraction')}, fedavg, classes:1, "
-        f"{_listed('one_class_digits', 'clients')}, rounds {rounds}; {_mean_of('one_class_digits')}; {best}",
-        f"digits, {only('skew', 'model')} (skew): "
-        f"{_listed('skew', 'batch_size', 'val_fraction', 'clients', 'rounds')}; {_mean_of('skew')}; {best}",
+        *(
+            f"digits, {only(sweep, 'model')} ({sweep}): {_listed(sweep, *names)}, "
+            f"{method}{_listed(sweep, 'clients', 'rounds')}; {_mean_of(sweep)}; {best}"
+            for sweep, names, method in (
+                ("plateau", ("batch_size", "E", "val_fraction"), "fedavg, "),
+                ("plateau_skew", ("batch_size", "val_fraction"), "fedavg, "),
+                ("plateau_methods", ("batch_size", "E", "val_fraction"), ""),
+            )
+        ),
         f"cifar10, cnn (cifar10_one_step): "
         f"{_listed('cifar10_one_step', 'batch_size', 'E', 'augment', 'clients', 'rounds')}; "
         f"{_mean_of('cifar10_one_step')}; lr {rate:g}.",
         *(
-            f"fashion_mnist, {only(sweep, 'model')}{where}: {_listed(sweep, 'batch_size', 'E', 'val_fraction')}, "
-            f"fedavg, {partition}{_listed(sweep, 'clients')}, rounds {runs(sweep).trained.max()}; "
-            f"{_mean_of(sweep)}; {best}"
-            for sweep, where, partition in (
-                ("fashion_mnist_lenet", "", ""),
-                ("one_class_fashion_mnist", " (one_class)", "classes:1, "),
-                ("skew_fashion_mnist", " (skew_fashion_mnist)", ""),
-            )
+            f"fashion_mnist, {only(sweep, 'model')}: {_listed(sweep, 'batch_size', 'E', 'val_fraction')}, "
+            f"fedavg, {_listed(sweep, 'clients')}, rounds {runs(sweep).trained.max()}; {_mean_of(sweep)}; {best}"
+            for sweep in ("fashion_mnist_lenet", "fashion_mnist_long")
         ),
         f"Rows that only the details show: {left_out}.",
     ]

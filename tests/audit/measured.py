@@ -1,21 +1,25 @@
-"""How far, how fast and at which rates the rows of a column train, by pandas and scipy alone."""
+"""How far, how fast and how easily the rows of a column train, by pandas and scipy alone."""
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from tests.audit.cells import judge
-from tests.audit.runs import TAIL, accuracy, recorded
+from tests.audit.runs import REFINED, TAIL, accuracy, recorded
 
-#: The share of the lowest accuracy to which rounds are counted, and the least multiple of guessing that counts.
+#: The share of the lowest plateau to which rounds are counted, and the least share of 1 that is no guessing.
 SHARE, FAILS = 0.95, 0.15
 
-#: Norms that are compared with none.
-THREE = ("scale", "fn", "ln")
+#: A row whose slope is within this of 0, by its interval, is at its plateau: points per doubling of rounds.
+FLAT = 1.0
+
+#: A learning rate works if it is at most this many points behind the best one.
+WORKS = 2.0
 
 
 class Column(NamedTuple):
@@ -24,23 +28,15 @@ class Column(NamedTuple):
     sweep: str
     partition: str = "classes:1"
     E: int = 10
+    lr: float | None = None  # this rate alone
 
     def runs(self, rounds: int | None = None, tail: int = TAIL) -> pd.DataFrame:
         """Return ``row``, ``lr``, ``seed``, ``records`` and, of the last evaluations, ``value`` and ``score``.
 
-        The value is the accuracy on test data in percent, the score that on held-out data; NaN after a divergence.
+        The value is the accuracy on test data in percent, the score that on held-out data where there are any; NaN
+        after a divergence.
         """
-        of = recorded(self.sweep)
-        of = of[(of.partition == self.partition) & (of.E == self.E) & (of["head"] == "linear")]
-        end = rounds or of.trained.max()
-        of = of[(of.trained >= end) | (of.status == "diverged")]
-        of = of.assign(row=of.method + " " + of.norm, score=np.nan, value=np.nan)
-        for at, run in of.iterrows():
-            known = [one for one in run.records if 0 < one["round"] <= end][-tail:]
-            if known and known[-1]["round"] == end:
-                of.loc[at, "value"] = 100 * np.mean([accuracy(one) for one in known])
-                of.loc[at, "score"] = 100 * np.mean([one["val_acc"] for one in known])
-        return of[["row", "lr", "seed", "records", "value", "score"]]
+        return _runs(self, rounds, tail)
 
     def rates(self, rounds: int | None = None, tail: int = TAIL) -> pd.DataFrame:
         """Return the mean score of each rate (index) and row; NaN where a seed has none."""
@@ -57,10 +53,22 @@ class Column(NamedTuple):
         """Return the value of each seed (index) and row."""
         return self.chosen(rounds, tail).pivot(index="seed", columns="row", values="value")
 
+    def slopes(self) -> pd.DataFrame:
+        """Return the slope of the second half of the rounds of each row in points per doubling, with its half-width."""
+        of = self.chosen()
+        slopes = of.assign(slope=[_slope(run) for run in of.records]).groupby("row").slope
+        n = slopes.count()
+        return pd.DataFrame({"mean": slopes.mean(), "half_width": stats.t.ppf(0.975, n - 1) * slopes.sem()})
+
+    def plateaus(self) -> pd.Series[float]:
+        """Return the means of the rows that learn something and are at a plateau."""
+        means, slopes = self.by_seed().mean(), self.slopes()
+        return means[(means >= 100 * FAILS) & (slopes["mean"].abs() + slopes.half_width <= FLAT)]
+
     def level(self) -> float:
-        """Return the accuracy to which rounds are counted, in percent."""
-        means = self.by_seed().mean()
-        return SHARE * float(means[means > 100 * FAILS].min())
+        """Return the accuracy to which rounds are counted, in percent: of the lowest plateau, or final value."""
+        means, flat = self.by_seed().mean(), self.plateaus()
+        return SHARE * float((flat if len(flat) else means[means >= 100 * FAILS]).min())
 
     def rounds_to_level(self) -> pd.DataFrame:
         """Return the rounds to the level of each seed (index) and row; infinite where it is not reached."""
@@ -79,6 +87,61 @@ class Column(NamedTuple):
             falls[row] = known.max() - min(near)
         return pd.Series(falls)
 
+    def is_at_edge(self) -> pd.Series[bool]:
+        """Return whether the chosen rate of a row is the least or the largest one that was tried."""
+        tried, best = self.runs().groupby("row").lr.agg(["min", "max"]), self.rates().idxmax()
+        return (best == tried["min"]) | (best == tried["max"])
+
+    def decades(self) -> pd.DataFrame:
+        """Return the width of the rates that work in powers of ten, for each seed (index) and row."""
+        of = self.runs()
+        widths = {
+            (row, seed): np.log10(np.divide(*working(own.set_index("lr").value)[::-1]))
+            for (row, seed), own in of.groupby(["row", "seed"])
+        }
+        return pd.Series(widths).unstack(0)
+
+    def is_open(self) -> pd.Series[bool]:
+        """Return whether the rates that work reach the least or the largest one that was tried, by means over seeds."""
+        found = {}
+        for row, own in self.runs().groupby("row"):
+            means = own.groupby("lr").value.agg(lambda some: some.mean(skipna=False))
+            low, high = working(means)
+            found[row] = low == means.index.min() or high == means.index.max()
+        return pd.Series(found)
+
+
+def working(values: pd.Series[float]) -> tuple[float, float]:
+    """Return the ends of the unbroken range of rates around the best one that work."""
+    known = values.sort_index().fillna(-np.inf)
+    good = (known.max() - known).round(7) <= WORKS
+    at = known.index.get_loc(known.idxmax())
+    low, high = good[:at][::-1].cumprod().sum(), good[at + 1 :].cumprod().sum()
+    return float(known.index[at - low]), float(known.index[at + high])
+
+
+@cache
+def _runs(column: Column, rounds: int | None, tail: int) -> pd.DataFrame:
+    of = recorded(column.sweep)
+    of = of[(of.partition == column.partition) & (of.E == column.E) & (of["head"] == "linear")]
+    of = of[of.lr == column.lr] if column.lr else of
+    end = rounds or REFINED.get(column.sweep) or of.trained.max()
+    of = of[(of.trained >= end) | (of.status == "diverged")]
+    of = of.assign(row=of.method + " " + of.norm, score=np.nan, value=np.nan)
+    for at, run in of.iterrows():
+        known = [one for one in run.records if 0 < one["round"] <= end][-tail:]
+        if known and known[-1]["round"] == end:
+            of.loc[at, "value"] = 100 * np.mean([accuracy(one) for one in known])
+            of.loc[at, "score"] = 100 * np.mean([one.get("val_acc", accuracy(one)) for one in known])
+    return of[["row", "lr", "seed", "records", "value", "score"]]
+
+
+def _slope(records: list[dict[str, float]]) -> float:
+    """Return the slope of the second half of the rounds, in points per doubling of rounds."""
+    known = [(np.log2(one["round"]), 100 * accuracy(one)) for one in records if one["round"] > 0]
+    half = max(TAIL, sum(at > known[-1][0] - 1 for at, _ in known))
+    return float(np.polyfit(*np.transpose(known[-half:]), 1)[0])
+
 
 def gain(one: pd.Series[float], other: pd.Series[float]) -> tuple[float, float, float]:
     """Return the mean of the differences by seed, the half-width of its 95 % interval, and p of the paired t-test."""
@@ -87,11 +150,10 @@ def gain(one: pd.Series[float], other: pd.Series[float]) -> tuple[float, float, 
     return float(gaps.mean()), half_width, float(stats.ttest_1samp(gaps, 0).pvalue)
 
 
-FASHION_MNIST = Column("fashion_mnist_long")
-
-
-def gains(column: Column, rounds: int | None = None) -> pd.DataFrame:
-    """Return ``p``, corrected for the three, and ``text`` of the gain over none of each norm."""
-    of = column.by_seed(rounds) / 100
-    found = judge([(of[f"fedavg {norm}"] - of["fedavg none"]).dropna() for norm in THREE])
-    return pd.DataFrame({"p": [one.p for one in found], "text": [one.text for one in found]}, THREE)
+def p_of_ranks(one: pd.Series[float], other: pd.Series[float]) -> float:
+    """Return p of the exact test that exchanges the values within seeds, of ranks over both, not corrected."""
+    both = np.column_stack([one, other])
+    ranks = stats.rankdata(both).reshape(both.shape)
+    gaps = ranks[:, 0] - ranks[:, 1]
+    flipped = np.abs(np.array([*product((1, -1), repeat=len(gaps))]) @ gaps)
+    return float(np.mean(flipped >= abs(gaps.sum()) - 1e-9))

@@ -88,12 +88,14 @@ def section(page: str, title: str) -> str:
 
 
 def planned(page: str) -> dict[tuple[str, str], str]:
-    """Return the entries of tables of planned comparisons by comparison and column; either makes the rows.
+    """Return the entries of tables of planned gains by comparison and column; either makes the rows.
 
     The first head may say among which cells and between which columns all comparisons of the table are.
     """
     found = {}
     for heads, *rows in tables(page):
+        if re.search(r"× the rounds|decades<br>", " ".join(rows[0])):
+            continue  # how fast and how easily
         for row in rows:
             entries = zip(heads[1:], row[1:], strict=True)
             if heads[0].startswith("comparison"):

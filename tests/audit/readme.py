@@ -6,12 +6,10 @@ import tomllib
 from collections.abc import Iterator
 
 import numpy as np
-import pandas as pd
 
-from tests.audit import learning_rate, plateau, published
-from tests.audit.cells import LEVEL, WITHIN, At, comparisons, gains, judge, values
-from tests.audit.measured import FASHION_MNIST, Column
-from tests.audit.measured import gains as over_none
+from tests.audit import learning_rate, published
+from tests.audit.cells import WITHIN, At, Comparison, comparisons, gains, ranked, values
+from tests.audit.measured import Column
 from tests.audit.pages import listed, span
 from tests.audit.results_digits import NORMS, THREE
 from tests.audit.runs import ROOT, TAIL, WITH_TAIL, chosen, federated, only
@@ -20,19 +18,12 @@ from tests.audit.runs import ROOT, TAIL, WITH_TAIL, chosen, federated, only
 METHODS = {"fedavg": "FedAvg", "fedyogi": "FedYogi"}
 PARTITIONS = {"classes:1": "one class a client", "dirichlet:0.1": "Dirichlet(0.1)"}
 
-CIFAR10 = At("cifar10_one_step", ("classes:1",))
-
-
-def columns() -> dict[str, pd.DataFrame]:
-    """Return the runs of FedAvg in each column of the table of findings."""
-    long = FASHION_MNIST.chosen()
-    return {
-        "digits, after 1,000 rounds": plateau.chosen("classes:1"),
-        "Fashion-MNIST, after 800 rounds": long.assign(
-            norm=long.row.str.removeprefix("fedavg "), value=long.value / 100
-        ),
-        "CIFAR-10, after 10,000 rounds": CIFAR10.after(10_000).runs.query("method == 'fedavg' and head == 'linear'"),
-    }
+#: The columns of the table of findings.
+COLUMNS = {
+    "digits, after 1,000 rounds": Column("plateau"),
+    "Fashion-MNIST, after 800 rounds": Column("fashion_mnist_long"),
+    "CIFAR-10, after 10,000 rounds": Column("cifar10_one_step", E=1, lr=0.01),
+}
 
 
 def tables() -> list[list[list[str]]]:
@@ -43,14 +34,16 @@ def tables() -> list[list[list[str]]]:
         cells = [of.loc[method, norm, "linear"] for of in places]
         texts = [f"{of['mean']:.2f} ± {of.half_width:.2f}" for of in cells]
         quick.append([METHODS[method], NORMS.get(norm, norm), *texts])
-    found = [["normalization", *(head for name in columns() for head in (name, "how fast"))]]
+    found = [["normalization", *(head for name in COLUMNS for head in (name, "how fast"))]]
     for norm, name in {"none": "none", **NORMS}.items():
         found.append([name])
-        for runs in columns().values():
-            of = runs.assign(first=plateau.first_at_level(runs))[runs.norm == norm]
-            rounds = of["first"].median()
-            fast = f"{rounds:,.0f}" if np.isfinite(rounds) else "never"
-            found[-1] += [f"{100 * of.value.mean():.1f}", fast] if len(of) else ["–", "–"]
+        for column in COLUMNS.values():
+            value, rounds = column.by_seed().get(f"fedavg {norm}"), column.rounds_to_level().get(f"fedavg {norm}")
+            if value is None or rounds is None:
+                found[-1] += ["–", "–"]
+                continue
+            fast = f"{rounds.median():,.0f}" if np.isfinite(rounds.median()) else "never"
+            found[-1] += [f"{value.mean():.1f}", fast]
     return [quick, found]
 
 
@@ -63,7 +56,7 @@ def sentences() -> list[str]:
 def answers() -> list[str]:
     """Return the sentences that leaderboard.md opens with, too."""
     reproduced, gained = _zhang_et_al()
-    return [*_digits(), *_fashion_mnist(), reproduced, gained]
+    return [*_digits(), *_fashion_mnist(), *_methods(), reproduced, gained]
 
 
 def _try_it() -> Iterator[str]:
@@ -82,36 +75,56 @@ def _try_it() -> Iterator[str]:
 
 def _settings() -> Iterator[str]:
     """The levels and the settings of the table."""
-    of_digits, of_fashion_mnist, of_cifar10 = columns().values()
-    digits, fashion_mnist, cifar10 = (100 * plateau.level(of) for of in columns().values())
-    yield f"rounds to {digits:.1f} % on digits, {fashion_mnist:.1f} % on Fashion-MNIST and {cifar10:.1f} % on CIFAR-10."
-    several = of_digits.groupby("norm").seed.nunique()
-    assert set(several[["none", *THREE]]) == {10} and set(several[["gn", "bn"]]) == {5}
-    assert set(of_fashion_mnist.groupby("norm").seed.nunique()) == {5}
-    assert set(of_digits.E) == {FASHION_MNIST.E} == {10} and set(of_cifar10.E) == {1}
-    assert set(of_cifar10.lr) == {0.01} and set(of_cifar10.groupby("norm").seed.nunique()) == {3}
+    digits, fashion_mnist, cifar10 = COLUMNS.values()
+    levels = [column.level() for column in COLUMNS.values()]
+    yield "rounds to {:.1f} % on digits, {:.1f} % on Fashion-MNIST and {:.1f} % on CIFAR-10.".format(*levels)
+    several = digits.by_seed().count()
+    assert set(several[_rows("none", *THREE)]) == {10} and set(several[_rows("gn", "bn")]) == {5}
+    assert set(fashion_mnist.by_seed().count()) == {10} and digits.E == fashion_mnist.E == 10
+    assert set(cifar10.by_seed()[_rows("none", *THREE)].count()) == {3}
     assert TAIL == 5 and {"plateau", "cifar10_one_step"} <= WITH_TAIL
     yield "CIFAR-10: CNN, one local step, learning rate 0.01, three seeds."
 
 
+def _rows(*norms: str) -> list[str]:
+    return [f"fedavg {norm}" for norm in norms]
+
+
+def _shown(sweep: str, partition: str) -> dict[tuple[str, str], str]:
+    """Return the verdicts on how far and how fast in a column, with the checks that they do not pass, by value."""
+    both = (*comparisons(sweep), *ranked(sweep))
+    return {
+        (one.measure, one.value): one.checked if isinstance(one, Comparison) else one.verdict + str(one.doubts or "")
+        for one in both
+        if one.column[0] == partition and one.measure != "easy"
+    }
+
+
 def _digits() -> Iterator[str]:
-    """How far and how fast the norms train with one class; the tests are those of their report."""
-    skewed = "classes:1"
-    assert all(plateau.is_equivalent(norm, skewed, tests=6) for norm in THREE) and only("plateau", "rounds") == 1000
-    assert all(plateau.p_of_ranks(norm, skewed) < 0.05 / 12 for norm in THREE)
-    ln, fn, scale = (plateau.ratio(norm, skewed) for norm in ("ln", "fn", "scale"))
+    """How far and how fast the norms train with one class and with two."""
+    one, two = (_shown(*at) for at in (("plateau", "classes:1"), ("plateau_skew", "classes:2")))
+    assert set(one.values()) == {WITHIN, "faster"} and only("plateau", "rounds") == 1000
+    assert (two["far", "ln"], two["fast", "ln"]) == (WITHIN, "faster")
+    every = (*ranked("plateau"), *ranked("plateau_skew"))
+    ratio = {(one.column[0], one.measure, one.value): one.effect for one in every}
+    scale, fn, ln = (ratio["classes:1", "fast", norm] for norm in THREE)
     yield f"need {scale:.2f}, {fn:.2f} and {ln:.2f} times its rounds (both shown, ten seeds)."
+    assert ratio["classes:2", "fast", "ln"] == 0.5
+    yield "With two classes layer norm does so in half the rounds."
 
 
 def _fashion_mnist() -> Iterator[str]:
-    """The leads on Fashion-MNIST, none of which is shown after 800 rounds."""
-    early, late = over_none(FASHION_MNIST, 400), over_none(FASHION_MNIST)
-    rounds = FASHION_MNIST.rounds_to_level().median()
-    assert (late.p > LEVEL).all() and (rounds["fedavg none"] / rounds[["fedavg fn", "fedavg ln"]] > 1.8).all()
+    """The leads on Fashion-MNIST, none of which passes the checks after 800 rounds, and those without skew."""
+    found = {(one.value, one.column[0]): one for one in comparisons("fashion_mnist_long")}
+    assert all("rising" in one.doubts or one.verdict == "open" for one in found.values())
+    leads = [found[norm, "classes:1"] for norm in THREE]
+    iid = [found[norm, "iid"] for norm in THREE]
+    assert all(WITHIN in one.verdict for one in iid)
     yield (
-        f"The constant, feature and layer norm lead by {listed(early.text)} points after 400 rounds and by "
-        f"{listed(late.text)} after 800 (open, five seeds)."
+        f"The constant, feature and layer norm lead by {listed([one.text for one in leads])} points after 800 rounds "
+        "(ten seeds), but all curves still rise"
     )
+    yield f"without skew the leads are {span([one.mean for one in iid])}"
 
 
 def _zhang_et_al() -> Iterator[str]:
@@ -131,12 +144,18 @@ def _zhang_et_al() -> Iterator[str]:
 
 
 def _methods() -> Iterator[str]:
-    """FedYogi and SCAFFOLD are equivalent to FedAvg, FedDyn is open; corrected for the planned comparisons."""
-    of, methods = Column("plateau_methods").by_seed(300) / 100, ("fedyogi", "scaffold", "feddyn")
-    against_fedavg = [of[f"{method} none"] - of["fedavg none"] for method in methods]
-    of_ln = pd.concat([of[f"{method} ln"] - of[f"{method} none"] for method in methods], axis=1).mean(axis=1)
-    assert [one.verdict for one in judge([*against_fedavg, of_ln])] == [WITHIN, WITHIN, "open", "open"]
-    yield "(shown, 300 rounds, tuned rates, no normalization, five seeds)"
+    """What the methods gain over FedAvg without a normalization; corrected for the planned comparisons."""
+    found = {(one.value, one.column[0]): one for one in comparisons("plateau_methods")}
+    skewed, dirichlet = "classes:1", "dirichlet:0.1"
+    assert found["scaffold", dirichlet].checked == WITHIN and only("plateau_methods", "rounds") == 300
+    assert all(one.verdict == "open" or one.doubts or one.verdict == WITHIN for one in found.values())
+    texts = {
+        method: [found[method, at].text for at in (skewed, dirichlet)] for method in ("fedyogi", "scaffold", "feddyn")
+    }
+    yield (
+        "After 300 rounds with one class and with Dirichlet(0.1) FedYogi leads by {} and {} points, SCAFFOLD by {} and "
+        "{}, FedDyn by {} and {}"
+    ).format(*(text for both in texts.values() for text in both))
 
 
 def _lenet() -> Iterator[str]:

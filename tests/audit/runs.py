@@ -34,10 +34,11 @@ class Sweep(NamedTuple):
 
 SWEEPS = {
     "quickstart": Sweep("quickstart", ("partition",)),
-    "one_class_digits": Sweep("one_class", ("E",), "dataset == 'digits'"),
-    "one_class_fashion_mnist": Sweep("one_class", ("E",), "dataset == 'fashion_mnist'"),
-    "heads": Sweep("head_scale", ("E",), "optimizer == 'sgd' and clip_norm.isna()"),
-    "skew": Sweep("skew", ("partition", "E")),
+    "plateau": Sweep("plateau", ("partition",)),
+    "plateau_skew": Sweep("plateau_skew", ("partition", "E")),
+    "plateau_methods": Sweep("plateau_methods", ("partition",)),
+    "fashion_mnist_long": Sweep("fashion_mnist_long", ("partition",)),
+    "fedyogi_steps": Sweep("fedyogi_steps", ("dataset", "E")),
     "rank_dose": Sweep("rank_dose", ("partition", "lr")),
     "fashion_mnist": Sweep("fashion_mnist", ("partition",)),
     "skew_fashion_mnist": Sweep("skew_fashion_mnist", ("partition",)),
@@ -58,10 +59,14 @@ SWEEPS = {
 #: Learning rates are chosen on held-out data where there are any.
 TAIL = 5
 WITH_TAIL = {
-    *("one_class", "head_scale", "skew", "skew_fashion_mnist", "fashion_mnist_lenet", "phase_diagram"),
+    *("plateau", "plateau_skew", "plateau_methods", "fashion_mnist_long", "head_scale"),
+    *("skew_fashion_mnist", "fashion_mnist_lenet", "phase_diagram"),
     *("scale_or_geometry", "fedyogi_steps", "sharpening", "cifar10_tuned", "cifar10_one_step", "cifar10_full_length"),
-    "plateau",
 }
+
+#: Files whose search tries rates between the best one and its neighbours, so that rows have rates of their own, with
+#: their rounds: another sweep may have trained a run longer.
+REFINED = {"plateau": 1000, "plateau_skew": 1000, "plateau_methods": 300, "fashion_mnist_long": 800, "head_scale": 1000}
 
 
 class Search(NamedTuple):
@@ -115,7 +120,9 @@ def runs(sweep: str) -> pd.DataFrame:
     names = {name: [one[name] for one in frame.result] for name in ("run_id", "status")}
     found = found.assign(**names, trained=[one["rounds"] for one in frame.result], lines=frame.metrics.to_numpy())
     longest = found.sort_values("trained", kind="stable").groupby("run_id").tail(1).sort_index()
-    found = longest.assign(kept=_kept(found, longest, SEARCHED[file]) if file in SEARCHED else True)
+    # A refined search drops runs at its rungs alone, and trains all others to the end.
+    is_whole = (longest.trained >= REFINED[file]) if file in REFINED else True
+    found = longest.assign(kept=_kept(found, longest, SEARCHED[file]) if file in SEARCHED else is_whole)
     where = sweep_of(sweep).where
     return (found.query(where) if where else found).reset_index(drop=True)
 
@@ -144,8 +151,10 @@ def _place(experiment: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def recorded(sweep: str) -> pd.DataFrame:
-    """Return the runs with their ``records``, one of each evaluation."""
-    return runs(sweep).assign(records=lambda of: [list(map(json.loads, lines)) for lines in of.lines])
+    """Return the runs with their ``records``, one of each evaluation, up to the sweep's last round."""
+    last = REFINED.get(sweep_of(sweep).file, np.inf)
+    records = [[one for one in map(json.loads, lines) if one["round"] <= last] for lines in runs(sweep).lines]
+    return runs(sweep).assign(records=records)
 
 
 @cache
@@ -155,6 +164,7 @@ def federated(sweep: str, rounds: int | None = None) -> pd.DataFrame:
     NaN for a run that diverged before, or that a search dropped. The score ranks learning rates.
     """
     file = sweep_of(sweep).file
+    rounds = rounds or REFINED.get(file)
     of = (recorded(sweep) if rounds else runs(sweep)).query("kind == 'federated'").reset_index(drop=True)
     numbers = []
     for run in of.itertuples():
@@ -198,14 +208,15 @@ def label(component: dict[str, Any] | None) -> str:
 def chosen(sweep: str, rounds: int | None = None) -> pd.DataFrame:
     """Return the runs of each row and column at the learning rate with the best mean score, if all its seeds finished.
 
-    Rows choose among the rates that all rows of their column have.
+    Rows choose among the rates that all rows of their column have, but where a search refined those of each.
     """
     frame, column = federated(sweep, rounds), list(sweep_of(sweep).column)
     place = list(dict.fromkeys([*column, "lr"]))
     names = frame.assign(row=frame[ROW].agg(" ".join, axis=1))
     rows = names.groupby(place).row.nunique().rename("with_rate").reset_index()
     rows = rows.merge(names.groupby(column).row.nunique().rename("all_rows").reset_index())
-    common = frame.merge(rows[rows.with_rate == rows.all_rows][place])
+    is_shared = sweep_of(sweep).file not in REFINED
+    common = frame.merge(rows[rows.with_rate == rows.all_rows][place]) if is_shared else frame
     numbers = {"score": ("score", "mean"), "finished": ("value", "count"), "seeds": ("seed", "nunique")}
     rates = common.groupby([*ROW, *place]).agg(**numbers).reset_index()
     complete = rates[rates.finished == rates.seeds]

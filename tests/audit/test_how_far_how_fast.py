@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from tests.audit import pages
-from tests.audit.cells import IMAGES
-from tests.audit.measured import FASHION_MNIST, THREE, Column, gain, gains
+from tests.audit.cells import IMAGES, WITHIN, comparisons, judge, ranked
+from tests.audit.measured import Column, gain
 from tests.audit.runs import ROOT
 
 PAGE = (ROOT / "docs/answers/how-far-how-fast.md").read_text()
@@ -20,16 +20,45 @@ NORMS = {"none": "none", "scale": "constant", "fn": "feature norm", "ln": "layer
 NORMS["bn"] = "batch norm"
 
 SKEWED, IID = Column("plateau"), Column("plateau", "iid")
-
-#: On one grid of rates: one class with ten local steps a round, and data without skew with one step.
-SKEW, PHASE = Column("skew"), Column("skew", "iid", 1)
+TWO_CLASSES, DIRICHLET = Column("plateau_skew", "classes:2"), Column("plateau_skew", "dirichlet:0.1")
+FASHION_MNIST = Column("fashion_mnist_long")
 
 #: Columns with the names of their data sets.
 COLUMNS = {
     "digits, one class": (SKEWED, "digits"),
+    "digits, two classes": (TWO_CLASSES, "digits"),
+    "digits, Dirichlet(0.1)": (DIRICHLET, "digits"),
     "digits, iid": (IID, "digits"),
     "Fashion-MNIST, one class": (FASHION_MNIST, "fashion_mnist"),
 }
+
+#: One local step a round, where FedAvg is SGD on all data, with one class and without skew.
+ONE_STEP, PHASE = Column("plateau_skew", "classes:1", 1), Column("plateau_skew", "iid", 1)
+
+#: Columns of the table of rounds.
+PACES = {
+    "one class, ten local steps": SKEWED,
+    "one class, one step": ONE_STEP,
+    "iid, one step": PHASE,
+    "iid, ten steps": IID,
+    "two classes, ten steps": TWO_CLASSES,
+    "Dirichlet(0.1), ten steps": DIRICHLET,
+}
+
+#: The methods by their names on the page, and the partitions in which they are compared.
+METHODS = {"fedavg": "FedAvg", "fedyogi": "FedYogi", "scaffold": "SCAFFOLD", "feddyn": "FedDyn"}
+PARTITIONS = {"classes:1": "one class", "classes:2": "two classes", "dirichlet:0.1": "Dirichlet(0.1)", "iid": "iid"}
+
+
+#: Norms that are compared with none.
+THREE = ("scale", "fn", "ln")
+
+
+def gains(column: Column, rounds: int | None = None) -> pd.DataFrame:
+    """Return ``p``, corrected for the three, and ``text`` of the gain over none of each norm."""
+    of = column.by_seed(rounds) / 100
+    found = judge([(of[f"fedavg {norm}"] - of["fedavg none"]).dropna() for norm in THREE])
+    return pd.DataFrame({"p": [one.p for one in found], "text": [one.text for one in found]}, THREE)
 
 
 def entry(column: Column, row: str, images: int) -> str:
@@ -51,84 +80,120 @@ def values() -> list[list[str]]:
     return rows
 
 
+def paces() -> list[list[str]]:
+    rows = [["digits", *(NORMS[norm] for norm in PACE)]]
+    for name, column in PACES.items():
+        rounds = column.rounds_to_level().median()
+        rows.append([name, *(f"{rounds[f'fedavg {norm}']:.0f}" for norm in PACE)])
+    return rows
+
+
+#: Norms of the table of rounds.
+PACE = ("none", "scale", "ln")
+
+
+def methods() -> list[list[str]]:
+    rows = [["method", "normalization", *PARTITIONS.values()]]
+    for method, name in METHODS.items():
+        for norm in PACE:
+            rows.append([name, NORMS[norm]])
+            for partition in PARTITIONS:
+                of = Column("plateau_methods", partition).by_seed()
+                mean, lead = of[f"{method} {norm}"].mean(), gain(of[f"{method} {norm}"], of[f"fedavg {norm}"])
+                beside = f" ({lead[0]:+.1f} ± {lead[1]:.1f})" if method != "fedavg" else ""
+                rows[-1].append(f"{mean:.1f}{beside}")
+    return rows
+
+
+def digits() -> Iterator[str]:
+    """What is shown in each column of digits, with the checks."""
+    every = (*comparisons("plateau"), *ranked("plateau"))
+    one = {(of.measure, of.value): of for of in every if of.column == ("classes:1",)}
+    assert all(one["far", norm].checked == WITHIN for norm in THREE)
+    ratios = [one["fast", norm] for norm in THREE]
+    assert all((of.verdict, of.doubts) == ("faster", ()) for of in ratios)
+    yield "need {:.2f}, {:.2f} and {:.2f} times its rounds. All checks pass.".format(*(of.effect for of in ratios))
+    found = {(of.column[0], of.measure, of.value): of for of in (*comparisons("plateau_skew"), *ranked("plateau_skew"))}
+    verdicts = {at: (of.verdict, of.doubts) for at, of in found.items()}
+    two, dirichlet = "classes:2", "dirichlet:0.1"
+    assert verdicts[two, "far", "ln"] == (WITHIN, ()) and verdicts[two, "fast", "ln"] == ("faster", ())
+    assert found[two, "fast", "ln"].effect == 0.5
+    assert all(verdicts[two, "far", norm] == (WITHIN, ("difference rising",)) for norm in ("scale", "fn"))
+    assert (verdicts[two, "fast", "fn"], verdicts[two, "fast", "scale"]) == (("faster", ()), ("open", ()))
+    fn, scale = (found[two, "fast", norm].effect for norm in ("fn", "scale"))
+    yield f"Feature norm needs {fn:.2f} times the rounds (shown); the constant's {scale:.2f} is open."
+    assert all(found[dirichlet, "far", norm].verdict == WITHIN for norm in THREE)
+    assert all({"rising", "depends on the window"} <= {*found[dirichlet, "far", norm].doubts} for norm in THREE)
+    assert verdicts[dirichlet, "fast", "ln"] == ("faster", ())
+    yield f"layer norm needs {found[dirichlet, 'fast', 'ln'].effect:.2f} times the rounds (shown)"
+    costs = [column.cost_of_grid() for column in (SKEWED, TWO_CLASSES, DIRICHLET, IID)]
+    known = pd.concat([costs[0].drop("fedavg bn"), costs[1], costs[2].drop("fedavg none"), costs[3]])
+    assert (known < 1).all()
+    yield f"The two neighbours of each best rate on digits are worse by at most {known.max():.1f} points"
+
+
 def fashion_mnist() -> Iterator[str]:
     early, late = gains(FASHION_MNIST, 400), gains(FASHION_MNIST)
-    assert (late.p > 0.05).all() and set(FASHION_MNIST.chosen().groupby("row").seed.nunique()) == {5}
+    assert set(FASHION_MNIST.by_seed().count()) == {10}
+    found = {(one.value, one.column[0]): one for one in comparisons("fashion_mnist_long")}
+    assert found["scale", "classes:1"].verdict == "open"
+    for norm in ("fn", "ln"):
+        assert found[norm, "classes:1"].verdict == "more"
+        assert {"rising", "within the grid"} <= {*found[norm, "classes:1"].doubts}
     yield (
-        f"After 400 rounds the constant, feature and layer norm lead by {pages.listed(early.text)} points and after "
-        f"800 by {pages.listed(late.text)} (p {pages.listed(late.p, 3)}, corrected for three: open)."
+        f"After 400 rounds the constant, feature and layer norm lead by {pages.listed(early.text)} points with one "
+        f"class, and after 800 by {pages.listed(late.text)}."
     )
     rounds = FASHION_MNIST.rounds_to_level()
-    medians = rounds.median()
-    assert (rounds[["fedavg fn", "fedavg ln"]].max(axis=1) < rounds["fedavg none"]).all()
-    yield (
-        f"To {FASHION_MNIST.level():.1f} % they need {pages.listed([medians[f'fedavg {norm}'] for norm in THREE])} "
-        f"rounds and none {medians['fedavg none']:.0f}; with each of the five seeds feature and layer norm are faster."
-    )
-    rising = {}
-    for row, of in FASHION_MNIST.chosen().groupby("row"):
-        slopes = pd.Series([_slope(records, 800) for records in of.records])
-        rising[row] = gain(slopes, 0 * slopes)
-    assert all(mean > half for mean, half, _ in rising.values())
-    cost = FASHION_MNIST.cost_of_grid()
-    assert (cost.drop("fedavg none") < 1).all()
-
-
-def _slope(records: list[dict[str, float]], rounds: int) -> float:
-    """Return the slope of the second half of the rounds, in points per doubling of rounds."""
-    known = [(np.log2(one["round"]), 100 * one["acc"]) for one in records if one["round"] >= rounds / 2]
-    return float(np.polyfit(*np.transpose(known), 1)[0])
+    medians = [rounds[f"fedavg {norm}"].median() for norm in (*THREE, "none")]
+    faster = [(rounds[f"fedavg {norm}"] < rounds["fedavg none"]).sum() for norm in ("fn", "ln")]
+    assert faster == [9, 10]
+    yield f"To {FASHION_MNIST.level():.1f} % they need {pages.listed(medians[:3])} rounds and none {medians[3]:.0f}:"
+    iid = [found[norm, "iid"] for norm in THREE]
+    assert all(WITHIN in one.verdict for one in iid)
+    yield f"Without skew the leads are {pages.listed([one.mean for one in iid], 1)} points, all within a point."
+    assert {0.205, 0.274} <= {*FASHION_MNIST.rates()["fedavg none"].dropna().index.to_series().round(3)}
 
 
 def at_equal_accuracy() -> Iterator[str]:
-    """The gains by one evaluation where none first has 85 and 90 % are not shown to differ with skew."""
-    for bound, rounds in ((85, (70, 80)), (90, (90, 100))):
-        columns = [column.by_seed(after, 1) for column, after in zip((SKEW, PHASE), rounds, strict=True)]
-        before = [
-            column.by_seed(at - 10, 1)["fedavg none"].mean() for column, at in zip((SKEW, PHASE), rounds, strict=True)
-        ]
-        assert all(of["fedavg none"].mean() >= bound > one for of, one in zip(columns, before, strict=True))
-        over = [{norm: of[f"fedavg {norm}"] - of["fedavg none"] for norm in THREE} for of in columns]
-        texts = [pages.listed("{:.1f} ± {:.1f}".format(*gain(one, 0 * one)) for one in of.values()) for of in over]
-        differences = [gain(over[0][norm], over[1][norm]) for norm in THREE]
-        assert all(abs(mean) < half for mean, half, _ in differences)
-        yield (
-            f"Where none first has {bound} %, after {rounds[0]} and {rounds[1]} rounds, the constant, feature and "
-            f"layer norm gain {texts[0]} points with one class, and {texts[1]} without skew"
-        )
+    """After 60 rounds none is as far with one class and ten steps as without skew and one step."""
+    columns = [column.by_seed(60, 1) for column in (SKEWED, PHASE)]
+    none = [of["fedavg none"].mean() for of in columns]
+    over = [[of[f"fedavg {norm}"] - of["fedavg none"] for norm in ("scale", "ln")] for of in columns]
+    texts = [pages.listed("{:.1f} ± {:.1f}".format(*gain(one, 0 * one)) for one in some) for some in over]
+    assert all(abs(mean) < half for mean, half, _ in (gain(*both) for both in zip(*over, strict=True)))
+    assert columns[0].count()["fedavg none"] == 10 and columns[1].count()["fedavg none"] == 5
+    yield (
+        f"After 60 rounds none is at {none[0]:.1f} % with one class and ten steps, and at {none[1]:.1f} % without skew "
+        f"and with one step; there the constant and layer norm gain {texts[0]} points, and {texts[1]}."
+    )
+
+
+def of_methods() -> Iterator[str]:
+    """What is shown of the methods after 300 rounds."""
+    found = {(one.value, one.column[0]): one for one in comparisons("plateau_methods")}
+    assert found["scaffold", "dirichlet:0.1"].checked == WITHIN
+    for method in ("fedyogi", "scaffold"):
+        one = found[method, "classes:1"]
+        assert (one.verdict, one.doubts) == (WITHIN, ("depends on the window",))
+    assert {found["feddyn", at].verdict for at in ("classes:1", "dirichlet:0.1")} == {"open"}
+    ln = [found["ln", at] for at in ("classes:1", "dirichlet:0.1")]
+    assert {one.verdict for one in ln} == {"open"}
+    yield f"Layer norm gains nothing that is shown in the other methods ({pages.listed([one.text for one in ln])})."
+    of = Column("plateau_methods", "dirichlet:0.1").by_seed()
+    failed = {row: (of[row] < of[row].median() - 5).sum() for row in of}
+    assert {row: n for row, n in failed.items() if n} == {"fedavg scale": 1, "scaffold ln": 1}
+    lowest = [of[row].min() for row in ("fedavg scale", "scaffold ln")]
+    yield f"one of FedAvg with the constant and one of SCAFFOLD with layer norm end at {pages.listed(lowest, 1)} %."
 
 
 def the_constant() -> Iterator[str]:
     """All parts of the constant get as far, and all are faster than none."""
-    column = Column("head_scale_long")
-    means, rounds = column.by_seed().mean(), column.rounds_to_level().median()
-    none = "fedavg none"
-    parts = [row for row in means.index if row != none]
-    assert len(parts) == 5
-    yield (
-        f"After 1,000 rounds none is at {means[none]:.1f} % and the five others are at {pages.span(means[parts])} %; "
-        f"to {column.level():.1f} % none needs {rounds[none]:.0f} rounds and they need {pages.span(rounds[parts], 0)}."
-    )
-
-
-def methods() -> Iterator[str]:
-    """How far the methods are after 300 rounds."""
-    values = Column("plateau_methods").by_seed(300)
-    means = values.mean()
-    for method, name in {"fedyogi": "FedYogi", "scaffold": "SCAFFOLD", "feddyn": "FedDyn", "fedavg": "FedAvg"}.items():
-        yield f"{name} {pages.listed([means[f'{method} {norm}'] for norm in ('none', 'scale', 'ln')], 1)} %"
-
-
-def is_refined() -> Iterator[str]:
-    """On digits every best rate but that of batch norm with one class has neighbours within the margin."""
-    costs = [column.cost_of_grid() for column in (SKEWED, IID)]
-    known = pd.concat([costs[0].drop("fedavg bn"), costs[1]])
-    assert (known < 1).all()
-    yield f"On digits the two neighbours of each best rate are worse by at most {known.max():.1f} points"
+    raise NotImplementedError
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sentences", [fashion_mnist, at_equal_accuracy, the_constant, methods, is_refined])
+@pytest.mark.parametrize("sentences", [digits, fashion_mnist, at_equal_accuracy, of_methods, the_constant])
 def test_the_sentences(sentences: Callable[[], Iterator[str]]) -> None:
     text = pages.plain(PAGE)
     assert [sentence for sentence in sentences() if sentence not in text] == []
@@ -136,5 +201,4 @@ def test_the_sentences(sentences: Callable[[], Iterator[str]]) -> None:
 
 @pytest.mark.slow
 def test_the_tables() -> None:
-    (found,) = pages.tables(PAGE)
-    assert found == values()
+    assert pages.tables(PAGE) == [values(), paces(), methods()]

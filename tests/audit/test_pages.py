@@ -19,7 +19,7 @@ from tests.audit import (
     results_fashion_mnist,
     results_why,
 )
-from tests.audit.cells import comparisons
+from tests.audit.cells import comparisons, ranked
 
 #: Patterns of the paragraphs with numbers, or what is left of them, that other tests of this folder compare as a whole.
 ELSEWHERE = {
@@ -59,10 +59,6 @@ def test_the_sentences_of_the_results(section: str, sentences: Callable[[], Iter
             for section, tables in {
                 "NIID-Bench": lambda: [published.niid_bench()],
                 "Skew and local steps": lambda: [results_digits.what_skew_adds()],
-                "One class a client: more rounds and finer rates": lambda: [
-                    results_digits.gains_after_rounds(),
-                    results_digits.parts_of_the_constant(),
-                ],
             }.items()
         ),
     ],
@@ -76,8 +72,9 @@ def test_the_tables_of_a_page(page: str, tables: Callable[[], list[list[list[str
 @pytest.mark.parametrize(
     ("name", "section", "sweeps"),
     [
-        ("digits-mlp", "", ["one_class_digits", "skew", "rank_dose"]),
-        ("fashion-mnist-mlp", "", ["one_class_fashion_mnist", "skew_fashion_mnist"]),
+        ("digits-mlp", "", ["plateau", "plateau_skew", "plateau_methods", "rank_dose"]),
+        ("fashion-mnist-mlp", "", ["fashion_mnist_long"]),
+        ("skew-fashion-mnist", "", ["skew_fashion_mnist"]),
         ("fashion-mnist-lenet", "", ["fashion_mnist_lenet"]),
         ("cifar10-cnn", "", ["cifar10_one_step"]),
         ("cifar10-ten-steps", "", ["cifar10_ten_steps"]),
@@ -104,7 +101,7 @@ def test_the_planned_comparisons_of_the_details(name: str, section: str, sweeps:
         if one.last:
             assert pages.numbers(last[0]) == pages.rounded(*one.last), one
     for sweep in sweeps:
-        count = sum(not np.isnan(one.p) for one in comparisons(sweep))
+        count = sum(not np.isnan(one.p) for one in (*comparisons(sweep), *ranked(sweep)))
         assert f"Holm's correction over all of this section that have a test ({count})" in page
 
 

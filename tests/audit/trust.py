@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from tests.audit.runs import ROW, TAIL, Place, accuracy, chosen, federated, runs, sweep_of
+from tests.audit.runs import REFINED, ROW, TAIL, Place, accuracy, chosen, federated, runs, sweep_of
 
 #: The windows whose verdicts are compared.
 WINDOWS = (1, TAIL, 2 * TAIL)
@@ -28,7 +28,8 @@ def ends(sweep: str) -> pd.DataFrame:
     lines = runs(sweep).set_index("run_id").lines
     found = []
     for run in chosen(sweep).itertuples():
-        records = [one for one in map(json.loads, lines[run.run_id]) if one["round"] > 0]
+        last = REFINED.get(sweep_of(sweep).file, np.inf)
+        records = [one for one in map(json.loads, lines[run.run_id]) if 0 < one["round"] <= last]
         known = pd.Series([accuracy(one) for one in records], [one["round"] for one in records], dtype=float)
         numbers = [known[-window:].mean() if len(known) >= window else np.nan for window in WINDOWS]
         half = known[-max(TAIL, (2 * known.index > known.index.max()).sum()) :]
@@ -70,7 +71,7 @@ def _grid(sweep: str, run: pd.Series[Any]) -> dict[str, Any]:
     column = list(sweep_of(sweep).column)
     same = federated(sweep)
     same = same[(same[[*ROW, *column]] == run[[*ROW, *column]]).all(axis=1)]
-    rates = _shared_rates(sweep, tuple(run[column]))
+    rates = set(same.lr) if sweep_of(sweep).file in REFINED else _shared_rates(sweep, tuple(run[column]))
     own = same[same.lr.isin(rates)].groupby("lr").value
     means = own.mean().where(own.count() == own.size()).sort_index()
     at = means.index.get_loc(run.lr)

@@ -27,7 +27,7 @@ def check() -> jsonschema.Draft202012Validator:
 
 
 #: All but those whose method or model is in a plug-in.
-PLUGGED = {ROOT / "sweeps" / name for name in ("head_scale.yaml", "head_scale_long.yaml", "fl_simulator/cifar10.yaml")}
+PLUGGED = {ROOT / "sweeps" / name for name in ("head_scale.yaml", "fl_simulator/cifar10.yaml")}
 SWEEPS = sorted(set((ROOT / "sweeps").rglob("*.yaml")) - PLUGGED)
 
 

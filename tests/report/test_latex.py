@@ -163,7 +163,7 @@ def test_a_manuscript_replaces_only_its_own_files(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     not all(map(shutil.which, ("pdflatex", "bibtex", "pdffonts"))), reason="needs a TeX engine and poppler"
 )
-@pytest.mark.parametrize("sweep", ["quickstart", "skew"])
+@pytest.mark.parametrize("sweep", ["quickstart", "plateau"])
 def test_the_document_compiles_as_it_is(sweep: str, tmp_path: Path) -> None:
     runs = ROOT / "results" / f"{sweep}.parquet"
     board = gather(Choice((str(ROOT / "sweeps" / f"{sweep}.yaml"),), Path("runs"), [runs], (), (), None), {})
