@@ -39,6 +39,7 @@ class Section:
 
     title: str  # data set and model, and the sweeps if others have other report options
     name: str  # the shortest that no other section has: the data set, with its model, or with the sweeps
+    words: str  # data set and model in words, the model's settings where another section differs in them alone
     place: tuple[str, str]  # the names of data set and model
     layout: Layout  # the report options of the sweeps
     constants: str  # the settings that all cells share

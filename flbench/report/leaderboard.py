@@ -36,6 +36,7 @@ from flbench.report.tables import Table, lay_out, varies
 from flbench.report.ticks import Tick, axis_label, axis_value, tick
 from flbench.report.trust import Curve, Grid, end_of, grid_of, rise_of
 from flbench.report.tuning import OfKind, budgets, by_kind, ranges
+from flbench.report.wording import in_words
 from flbench.sweeps.axes import SECTION, axes_of, check_axis, check_metric
 from flbench.sweeps.layout import Layout
 
@@ -91,12 +92,15 @@ def _sections(parts: Sequence[Part]) -> tuple[Section, ...]:
     for ticks, part, members in sorted(found, key=lambda one: one[0]):
         title = ", ".join(at.label for at in ticks)
         name = ticks[0].label
+        settings = ticks[1].label.removeprefix(models[ticks]) if names_with_model[ticks[0], models[ticks]] > 1 else ""
+        words = f"{in_words(name)}, {in_words(models[ticks])}{settings}"
         if names_of_data[ticks[0]] > 1:
             name = f"{name}, {models[ticks]}" if names_with_model[ticks[0], models[ticks]] == 1 else title
         if counts[ticks] > 1:
             names = [name for name, places in part.sweeps.items() if place_of(members[0].training) in places]
             title, name = (f"{text} ({', '.join(names)})" for text in (title, name))
-        sections.append(_section(title, name, dataclasses.replace(part.collection, runs=tuple(members)), part.layout))
+        collection = dataclasses.replace(part.collection, runs=tuple(members))
+        sections.append(_section(title, name, words, collection, part.layout))
     return tuple(sections)
 
 
@@ -127,7 +131,7 @@ def _check(runs: Sequence[Run], layout: Layout) -> None:
         check_axis(axis)
 
 
-def _section(title: str, name: str, collection: Collection, layout: Layout) -> Section:
+def _section(title: str, name: str, words: str, collection: Collection, layout: Layout) -> Section:
     cells = merge_rows(cells_of(collection.runs, layout.metric), layout.rows)
     fingerprints = tuple(sorted({*cells.fingerprint} - {None}))
     if len(fingerprints) > 1:
@@ -148,6 +152,7 @@ def _section(title: str, name: str, collection: Collection, layout: Layout) -> S
     return Section(
         title=title,
         name=name,
+        words=words,
         place=place_of(collection.runs[0].training),
         layout=layout,
         constants=", ".join([_constants(rows_of(cells)), *_following(kinds)]),

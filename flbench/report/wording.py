@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from flbench.choices import Measure
@@ -22,8 +23,25 @@ BEST = "*"
 #: Mark of a cell that is not significantly worse than the best.
 TIED = "≈"
 
+#: Data sets, models and partitions in words, where sweep files name them otherwise.
+IN_WORDS = {
+    **{"cifar10": "CIFAR-10", "fashion_mnist": "Fashion-MNIST", "mnist": "MNIST"},
+    **{"mlp": "MLP", "cnn": "CNN", "lenet": "LeNet"},
+    **{f"classes:{n}": f"{word} classes" for n, word in ((2, "two"), (3, "three"), (5, "five"), (10, "ten"))},
+    **{"classes:1": "one class", "iid": "no skew"},
+}
+
 #: What is shown where there is no value.
 NONE = "–"
+
+
+def in_words(label: str) -> str:
+    """Return the places that a label names in words.
+
+    >>> in_words("classes:1, E 10"), in_words("classes:1 minus iid"), in_words("dirichlet:0.1")
+    ('one class, E 10', 'one class minus no skew', 'dirichlet:0.1')
+    """
+    return "".join(IN_WORDS.get(part, part) for part in re.split("(, | minus )", label))
 
 
 def column_head(table: Table, col: Sequence[Tick]) -> str:

@@ -99,7 +99,7 @@ def predict(row: pd.Series[float], pool: pd.DataFrame) -> tuple[float, np.ndarra
 def repeated(row: pd.Series[float], sweeps: tuple[str, ...] = SWEEPS) -> pd.DataFrame:
     """Return the cells of several seeds, published and ours, whose seeds scatter as those of a number."""
     of_paper = paper().assign(mean=paper().value / 100, std=paper()["std"] / 100, count=paper().seeds)
-    pool = pd.concat([of_paper.assign(our_code=False), cells(sweeps).assign(our_code=True)]).dropna(subset="std")
+    pool = pd.concat([of_paper, cells(sweeps)]).dropna(subset="std")
     return pool[(pool[LEVELS] == row[LEVELS]).all(axis=1) & (pool["mean"] >= CHANCE / CLASSES)]
 
 

@@ -284,7 +284,9 @@ def test_a_partition_is_drawn_once_with_the_samples_that_are_held_out(tmp_path: 
     small = {"partition": "dirichlet:0.1", "min_size": 5}
     requests = [experiment(partition="iid"), experiment(partition="iid", val_fraction=0.2), experiment(**small)]
     drawn = drawings(filled(tmp_path, requests), "labels")
-    assert [one.caption.partition(":")[0] for one in drawn if "iid" in one.caption] == ["digits, iid, 10 clients"]
+    assert [one.caption.partition(":")[0] for one in drawn if "no skew" in one.caption] == [
+        "digits, no skew, 10 clients"
+    ]
     assert any(one.caption.startswith("digits, dirichlet:0.1, 10 clients, min_size 5:") for one in drawn)
     assert len({one.name for one in drawn}) == len(drawn) == 2
 

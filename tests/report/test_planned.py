@@ -163,11 +163,11 @@ def test_the_overview_has_a_row_of_panels_a_section_and_a_column_a_reference() -
     (other,) = board_of(runs, contrasts=contrasts).sections
     (drawing,) = draw(dataclasses.replace(both, sections=(*both.sections, other)), "overview")
     panels = drawing.figure.axes
-    titles = ["digits", "digits, classes:1 minus iid", "mnist"]
+    titles = ["digits, MLP, 20 rounds", "digits, MLP, 20 rounds, one class minus no skew", "MNIST, MLP, 20 rounds"]
     assert [panel.get_title(loc="left") for panel in panels] == titles
     expected = [[10.0, 21.0], [-1.0, 20.0], [21.0, 10.0]]
     assert list(map(points_of, panels)) == [pytest.approx(points) for points in expected]
-    assert panels[2].get_xlabel() == "against no norm" and not panels[1].get_xlabel()
+    assert [panel.get_title(loc="right") for panel in panels] == ["against no norm", "", ""]
     assert draw(both, "overview") == [], "one section is drawn as gains"
     (gains,) = draw(both, "gains")
     assert [len(points_of(panel)) for panel in gains.figure.axes] == [4, 2], "a panel for the interaction"

@@ -19,6 +19,7 @@ from flbench.report.figures.style import (
     spelled,
 )
 from flbench.report.stats import Summary
+from flbench.report.wording import in_words
 
 
 def published(board: Leaderboard) -> Iterator[Drawing]:
@@ -62,11 +63,13 @@ def _published(place: tuple[str, str], pairs: Sequence[tuple[Comparison[Publishe
                 label=spelled(norm) if nth == 0 else None,
             )
     panel.set(xlim=(low, high), ylim=(low, high), xlabel="published accuracy (%)", ylabel="ours (%)", aspect="equal")
-    set_title(figure, f"{', '.join(place)}: ours against published")
-    legend_of(figure, *panel.get_legend_handles_labels())
+    set_title(figure, f"{in_words(', '.join(place))}: ours against published")
+    handles, names = panel.get_legend_handles_labels()
+    hollow = panel.plot([], [], "o", color=GREY, markerfacecolor="none", markersize=5)
+    legend_of(figure, [*handles, *hollow], [*names, "hollow: fewer rounds or other data"])
     rounds = sorted({one.cell.runs[0].rounds for one, _ in pairs if one.cell})
     caption = (
-        f"{', '.join(place)}: our accuracy (after {' and '.join(f'{number:,}' for number in rounds)} rounds) "
+        f"{in_words(', '.join(place))}: our accuracy (after {' and '.join(f'{number:,}' for number in rounds)} rounds) "
         "against the published one, and the line of equality. Bars: the 95 % interval that our runs predict for the "
         "published number. Hollow: fewer rounds or other data. "
         f"{tally(one.judgement for one, _ in pairs)}."

@@ -26,6 +26,7 @@ from flbench.report.figures.style import (
     set_title,
 )
 from flbench.report.runs import Collection
+from flbench.report.wording import in_words
 from flbench.sums import sum_in_order
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
     partition, steps = (tick_of(cells[0], axis).label for axis in ("partition", "local_steps"))
     rates = sorted({cell.experiment.lr for cell in cells})
     rate = f"lr {rates[0]:.4g}" if len(rates) == 1 else "each norm at its best lr"
-    where = f"{section.title}: {method}, {partition}, E {steps}, {rate}"
+    name = file_name("features", section.title, method, partition, f"E {steps}", rate)
+    where = f"{section.words}: {method}, {in_words(partition)}, E {steps}, {rate}"
     set_title(figure, where)
     model = "model of client 0" if method == "local-only" else "global model"
     caption = (
@@ -134,7 +136,7 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
         f"({'dashes' if are_ends else 'dotted'}) mean norm of the others. "
         f"{'Pale: before training. ' if are_ends else ''}Mean ± sd over seeds. Compare figure 3 of Zhang et al. 2024."
     )
-    return Drawing(file_name("features", where), caption, figure, section.place)
+    return Drawing(name, caption, figure, section.place)
 
 
 def _scaled(seen: _Probe, name: str, factor: float = 1) -> float | None:

@@ -28,6 +28,7 @@ from flbench.report.figures.style import (
 )
 from flbench.report.tables import Table
 from flbench.report.ticks import place_label
+from flbench.report.wording import in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +67,7 @@ def _draw(section: Section, table: Table, paths: Mapping[Position, Seeds]) -> Dr
         panel.axhline(1, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        set_panel_title(panel, place_label(table.col_axes, col))
+        set_panel_title(panel, in_words(place_label(table.col_axes, col)))
         text = wrapped(f"lr: {', '.join(rates)}", 0.7 * panel_width(panel), 7)
         panel.text(0.98, 0.03, text, transform=panel.transAxes, ha="right", va="bottom", fontsize=7, color=GREY)
         if is_lowest(panel):

@@ -24,6 +24,7 @@ from flbench.report.figures.style import (
     set_title,
 )
 from flbench.report.stats import summarize
+from flbench.report.wording import in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -279,7 +280,7 @@ def _accuracy_axis(panel: Axes, title: str) -> None:
 
 def _finished(figure: Figure, setting: Setting, name: str, title: str, caption: str, key: Axes | None) -> Drawing:
     """Return the figure with a title, and the names in the panel ``key`` in a legend."""
-    set_title(figure, f"{title}: {setting.title}")
+    set_title(figure, f"{title}: {in_words(setting.title)}")
     if key is not None:
         legend_of(figure, *key.get_legend_handles_labels())
     caption += " Mean ± sd over seeds; accuracy at the best of the learning rates, the same for all."

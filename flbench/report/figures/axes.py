@@ -28,6 +28,7 @@ from flbench.report.figures.style import (
 )
 from flbench.report.tables import Table, axes_for
 from flbench.report.ticks import place_label
+from flbench.report.wording import in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,7 +106,7 @@ def _draw(
     for panel, column in zip(shown, columns, strict=True):
         for line in grouped([cell for cell in column if axes.row(cell) in styles], axes.row):
             _draw_line(panel, line, number, styles[axes.row(line[0])])
-        set_panel_title(panel, place_label(axes.cols, axes.col(column[0])))
+        set_panel_title(panel, in_words(place_label(axes.cols, axes.col(column[0]))))
         panel.set_xscale("log")
         limit_values(panel, metric)
         if is_lowest(panel):
@@ -113,9 +114,9 @@ def _draw(
     figure.supylabel(metric_label(metric), fontsize="medium")
     spread = spread_text(cells)
     spread += "" if all(cell.complete for cell in cells) else "; ×: cells that lack seeds"
-    set_title(figure, f"{section.title}: {spread}")
+    set_title(figure, f"{section.words}: {spread}")
     legend(figure, named(styles, axes.rows))
-    caption = f"{section.title}: {metric_label(metric)} {over}, {spread}."
+    caption = f"{section.words}: {metric_label(metric)} {over}, {spread}."
     caption += shown_text(len(rows), len({axes.row(cell) for cell in cells}))
     yield Drawing(file_name(kind, section.title), caption, figure, section.place)
 

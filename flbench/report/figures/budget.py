@@ -22,6 +22,7 @@ from flbench.report.figures.style import (
 )
 from flbench.report.tables import kind_name
 from flbench.report.tuning import Budget, Rows
+from flbench.report.wording import in_words
 
 #: Most panels, and panels side by side.
 MOST_PANELS, _ACROSS = 8, 4
@@ -49,7 +50,7 @@ def _draw(section: Section, budgets: Rows[Budget]) -> Drawing:
     metric = section.layout.metric
     figure, axes = panels(len(columns), across=_ACROSS, height=1.9, sharex=True, sharey=True)
     for panel, column in zip(axes, columns, strict=True):
-        set_panel_title(panel, column[0].column)
+        set_panel_title(panel, in_words(column[0].column))
         if is_lowest(panel):
             panel.set_xlabel("tried settings")
         for one in column:
@@ -61,7 +62,7 @@ def _draw(section: Section, budgets: Rows[Budget]) -> Drawing:
     most = max(len(one.curve) for column in columns for one in column)
     axes[0].set_xticks(range(1, most + 1, 1 if most < 10 else 2))
     figure.supylabel(f"expected {metric_label(metric)}", fontsize="medium")
-    what = f"{section.title}: expected {metric_label(metric)} over the number of tried settings"
+    what = f"{section.words}: expected {metric_label(metric)} over the number of tried settings"
     set_title(figure, what)
     legend(figure, named(styles, budgets.row_axes))
     caption = f"{what}, of which the best by the rule is reported; bands: 95 % intervals over seeds."

@@ -21,7 +21,7 @@ from flbench.report.figures.style import (
 from flbench.report.measures import SHARE, Speed
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
-from flbench.report.wording import bytes_text, reached_text
+from flbench.report.wording import bytes_text, in_words, reached_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +48,7 @@ def _draw(section: Section, table: Table, columns: Sequence[int], limits: tuple[
     styles = row_styles(rows, table.row_axes)
     figure, axes = panels(len(columns), height=0.22 * len(rows) + 0.7, sharex=True, sharey=True)
     for panel, c in zip(axes, columns, strict=True):
-        set_panel_title(panel, place_label(table.col_axes, table.cols[c]))
+        set_panel_title(panel, in_words(place_label(table.col_axes, table.cols[c])))
         _draw_panel(panel, table, c, styles)
     panel = axes[0]
     panel.set_yticks(range(len(rows)), [no_math(row_label(row, table.row_axes)) for row in rows])

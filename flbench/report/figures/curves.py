@@ -39,7 +39,7 @@ from flbench.report.runs import Collection
 from flbench.report.stats import summarize
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
-from flbench.report.wording import row_name
+from flbench.report.wording import in_words, row_name
 from flbench.sweeps.layout import Layout
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _draw_rounds(section: Section, table: Table, collection: Collection, name: s
         for row, cell in cells:
             _draw_line(panel, cell, collection, 1, styles[row], rows.index(row))
         annotate_gaps(panel, [(row_label(row, table.row_axes), cell) for row, cell in cells])
-        set_panel_title(panel, place_label(table.col_axes, col))
+        set_panel_title(panel, in_words(place_label(table.col_axes, col)))
         limit_values(panel, table.metric)
         panel.set_xscale("log")  # methods differ most in the first rounds
         panel.margins(x=0.02)
@@ -131,7 +131,7 @@ def _columns(table: Table) -> Iterator[_Column]:
             for r, row in enumerate(table.rows)
             if (r, c) in table.cells and table.cells[r, c].values and _samples_per_round(table.cells[r, c].experiment)
         }
-        yield _Column(", ".join(filter(None, [kind, place_label(table.col_axes, col)])), cells)
+        yield _Column(", ".join(filter(None, [kind, in_words(place_label(table.col_axes, col))])), cells)
 
 
 def _of_leading_rows(columns: Sequence[_Column], layout: Layout) -> list[_Column]:
@@ -170,10 +170,10 @@ def _draw_data(section: Section, columns: Sequence[_Column], collection: Collect
         if is_lowest(panel):
             panel.set_xlabel("training samples seen")
     figure.supylabel(metric_label(everything[0].metric), fontsize="medium")
-    set_title(figure, f"{section.title}: {spread_text(everything)}")
+    set_title(figure, f"{section.words}: {spread_text(everything)}")
     names = {key: ", ".join([key[0].removesuffix(key[1].label).strip(), spelled(key[1].label)]) for key in keys}
     legend(figure, {name: styles[ticks[key]] for key, name in names.items()})
-    caption = f"{section.title}: federated and centralized training over the samples seen, {spread_text(everything)}."
+    caption = f"{section.words}: federated and centralized training over the samples seen, {spread_text(everything)}."
     return Drawing(file_name("data", section.title), caption, figure, section.place)
 
 

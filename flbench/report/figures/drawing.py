@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from flbench.discovery import Entries
 from flbench.report.board import Section
 from flbench.report.tables import Table
+from flbench.report.wording import in_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,5 +136,5 @@ def table_file_name(kind: str, section: Section, table: Table) -> str:
 
 
 def titles_of(section: Section, table: Table) -> str:
-    """Return the titles of a section and of one of its tables."""
-    return ", ".join(filter(None, [section.title, table.title]))
+    """Return the titles of a section, in words, and of one of its tables."""
+    return ", ".join(filter(None, [section.words, in_words(table.title)]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
-from flbench.report.cells import grouped
+from flbench.report.cells import grouped, tick_of
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name
 from flbench.report.figures.maps import mapped
 from flbench.report.figures.style import (
@@ -25,7 +25,7 @@ from flbench.report.figures.style import (
 )
 from flbench.report.headline import answers, headline
 from flbench.report.planned import Planned
-from flbench.report.wording import margin_text
+from flbench.report.wording import in_words, margin_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,11 +64,11 @@ def _draw(section: Section, some: Sequence[Planned]) -> Drawing:
     figure, axes = panels(len(groups), across=1, height=heights, sharex=True)
     for panel, group in zip(axes, groups, strict=True):
         _draw_panel(panel, section, group, styles)
-        panel.set_title(no_math(group[0].between or "in each column"), loc="left")
+        panel.set_title(no_math(in_words(group[0].between) or "in each column"), loc="left")
     metric, against = METRICS[section.layout.metric], some[0].reference
     axes[-1].set_xlabel(f"difference in {metric.title}{' (points)' if metric.percent else ''}")
     legend(figure, _legend_styles(styles))
-    title = f"{section.title}: planned comparisons against {against}"
+    title = f"{section.words}: planned comparisons against {spelled(against)}"
     set_title(figure, title)
     return Drawing(
         file_name("gains", section.title, f"against {against}"),
@@ -123,11 +123,12 @@ def _draw_overview(rows: Sequence[tuple[Section, Sequence[Planned]]], references
                 _draw_panel(panel, section, group, styles)
             else:
                 panel.set_axis_off()
-        names = filter(None, [section.name, some[0].among, some[0].between])
+                panel.text(0.5, 0.5, "not planned", transform=panel.transAxes, ha="center", va="center", color=GREY)
+        names = filter(None, [section.words, *_shared(section), some[0].among, in_words(some[0].between)])
         row[0].set_title(no_math(", ".join(names)), loc="left")
     for column, name in zip(zip(*lines, strict=True), references, strict=True):
+        column[0].set_title(no_math(f"against {spelled(name)}"), loc="right", fontweight="bold")
         lowest = [panel for panel in column if panel.axison][-1]
-        lowest.set_xlabel(no_math(f"against {spelled(name)}"))
         lowest.tick_params(labelbottom=True)
     legend(figure, _legend_styles(styles))
     first = rows[0][0]
@@ -136,6 +137,17 @@ def _draw_overview(rows: Sequence[tuple[Section, Sequence[Planned]]], references
     set_title(figure, f"Planned comparisons: differences in {metric.title}{unit}")
     title = f"Planned comparisons against {' and '.join(references)}"
     return Drawing("overview", f"{title}, {_legend_text(first)}", figure)
+
+
+def _shared(section: Section) -> Iterator[str]:
+    """Yield the partition, unless columns name it, and the rounds that all cells of a section have, in words."""
+    cells = [cell for table in section.details for cell in table.cells.values()]
+    partitions = {in_words(tick_of(cell, "partition").label) for cell in cells if hasattr(cell.experiment, "partition")}
+    if len(partitions) == 1 and "partition" not in section.layout.cols:
+        yield from partitions
+    rounds = {f"{cell.experiment.rounds:,} rounds" for cell in cells}
+    if len(rounds) == 1:
+        yield from rounds
 
 
 def _styles_of(some: Sequence[Planned]) -> dict[str, LineStyle]:
@@ -183,7 +195,7 @@ def _draw_panel(panel: Axes, section: Section, group: Sequence[Planned], styles:
             _draw_gain(panel, one, y + order[one.value] * _LINE, scale, styles[one.value])
         middles[column] = y + _LINE * (len(styles) - 1) / 2
         y += _LINE * len(styles) + _GAP
-    panel.set_yticks(list(middles.values()), [no_math(column) for column in middles])
+    panel.set_yticks(list(middles.values()), [no_math(in_words(column)) for column in middles])
     panel.set_ylim(y - _GAP - _LINE / 2 + 0.05, -_LINE / 2 - 0.05)
     panel.tick_params(axis="y", length=0)
     panel.grid(visible=False, axis="y")

@@ -20,6 +20,7 @@ from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import FIGURES, FORMATS, Drawing, file_name, save_as
 from flbench.report.figures.style import STYLE, matplotlib_style
 from flbench.report.ticks import tick
+from flbench.report.wording import in_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,11 +57,11 @@ def labels(board: Leaderboard, root: Path | None = None) -> Iterator[Drawing]:
         if experiment.min_size > 1:
             what += f", min_size {experiment.min_size}"
         caption = (
-            f"{what}: training samples of each class that each client holds, with those it holds out, "
+            f"{in_words(what)}: training samples of each class that each client holds, with those it holds out, "
             f"seed {experiment.seed}."
         )
         place = (dataset.name, experiment.model.name)
-        picture = figure_of(counts, f"{what}, seed {experiment.seed}")
+        picture = figure_of(counts, f"{in_words(what)}, seed {experiment.seed}")
         yield Drawing(file_name("labels", what), caption, picture, place, tight=True)
 
 

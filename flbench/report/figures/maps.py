@@ -29,7 +29,7 @@ from flbench.report.figures.style import (
 from flbench.report.planned import Planned
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
-from flbench.report.wording import NONE, TIED, gap_text
+from flbench.report.wording import NONE, TIED, gap_text, in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -178,7 +178,7 @@ def _draw_heatmap(
             if not any(c == column and (table.rows[r][-1], table.rows[r][0]) == (inner[x], outer[y]) for r, c in cells):
                 panel.text(x, y, NONE, ha="center", va="center", color=GREY, fontsize=8)
         _frame(panel, [row_label((at,), table.row_axes[-1:]) for at in inner], [at.label for at in outer])
-        set_panel_title(panel, place_label(table.col_axes, table.cols[column]))
+        set_panel_title(panel, in_words(place_label(table.col_axes, table.cols[column])))
     figure.colorbar(colors.bar, ax=axes, label=metric_label(table.metric), fraction=0.05, extend=colors.extend)
     title = titles_of(section, table)
     set_title(figure, title)
@@ -233,7 +233,7 @@ def _draw_phase(section: Section, some: Sequence[Planned]) -> Drawing:
             y, x = rows.index(one.place.ticks[0]), columns.index(one.place.ticks[1])
             gain, is_shown = scale * one.contrast.difference.mean, one.is_different
             colors.draw(panel, (x, y), gain, f"{gain:+z.1f}{'*' if is_shown else ''}", size=7.5, bold=is_shown)
-        _frame(panel, [at.label for at in columns], [at.label for at in rows])
+        _frame(panel, [in_words(at.label) for at in columns], [in_words(at.label) for at in rows])
         panel.spines[:].set_visible(True)
         panel.set_title(no_math(f"{spelled(value)} against {spelled(against)}"))
     unit = " (points)" if metric.percent else ""
@@ -241,9 +241,9 @@ def _draw_phase(section: Section, some: Sequence[Planned]) -> Drawing:
     names = ["E (local steps)" if axis == "local_steps" else axis for axis in some[0].place.axes]
     figure.supylabel(names[0], fontsize="medium")
     figure.supxlabel(names[1], fontsize="medium")
-    set_title(figure, f"{section.title}: gain against {spelled(against)}; bold with *: shown")
+    set_title(figure, f"{section.words}: gain against {spelled(against)}; bold with *: shown")
     caption = (
-        f"{section.title}: gain in {metric.title}{unit} against {against}, paired by seed; bold with *: shown, by a "
-        f"t-test with Holm's correction over the {len(section.planned)} planned comparisons and the checks."
+        f"{section.words}: gain in {metric.title}{unit} against {spelled(against)}, paired by seed; bold with *: "
+        f"shown, by a t-test with Holm's correction over the {len(section.planned)} planned comparisons and the checks."
     )
     return Drawing(file_name("phase", section.title, f"against {against}"), caption, figure, section.place)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flbench.errors import UserError
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell
-from flbench.report.ticks import Tick
+from flbench.report.ticks import Tick, axis_label
 from flbench.report.wording import gap_text
 from flbench.sums import sum_in_order
 
@@ -211,12 +211,12 @@ def set_log_ticks(panel: Axes, values: Sequence[float]) -> None:
 
 
 def set_plain_numbers(axis: Axis) -> None:
-    """Give a logarithmic axis that spans less than two powers of ten plain numbers, three a power."""
+    """Give a logarithmic axis that spans less than two powers of ten plain numbers, two or three a power."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
     if high < 100 * low:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 20 * low else (1.0, 3.0)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
 
@@ -256,8 +256,12 @@ def named(styles: Mapping[tuple[Tick, ...], LineStyle], axes: Sequence[str]) -> 
 
 
 def row_label(row: Sequence[Tick], axes: Sequence[str]) -> str:
-    """Return the name of a row in a figure: ``fedavg, layer norm``."""
-    return ", ".join(spelled(at.label) if axis == "norm" else at.label for axis, at in zip(axes, row, strict=True))
+    """Return the name of a row in a figure: ``fedavg, layer norm``, or ``coefficient 0.3, no norm``."""
+    fields = [axis.rpartition(".")[2] for axis in axes]
+    return ", ".join(
+        spelled(at.label) if axis == "norm" else axis_label(field, at)
+        for axis, field, at in zip(axes, fields, row, strict=True)
+    )
 
 
 def no_math(text: str) -> str:

@@ -23,6 +23,7 @@ from flbench.report.stats import LEVEL, Verdict
 from flbench.report.supplement import Place
 from flbench.report.ticks import axis_names
 from flbench.report.wording import (
+    IN_WORDS,
     NONE,
     checked_text,
     code_text,
@@ -43,9 +44,6 @@ MOST_FIGURES = 3
 
 #: Most windows of evaluations that a line names.
 MOST_WINDOWS = 6
-
-#: Partitions in words.
-IN_WORDS = {"classes:1": "one class", "classes:2": "two classes", "iid": "no skew"}
 
 #: The verdicts on planned comparisons in the order of a sentence.
 ORDER: tuple[Verdict, ...] = ("more", "more, equivalent", "less", "less, equivalent", "equivalent", "open")

@@ -101,7 +101,7 @@ def test_the_figure_has_a_panel_a_column_and_a_line_a_norm_at_its_best_rate() ->
     drawings = draw(board(runs(to_one, lambda request: 0.5 + 0.1 * request.lr), rows=["norm"]), "sharpening")
     (drawing,) = drawings
     panels: Any = drawing.figure.axes
-    assert [panel.get_title() for panel in panels] == ["iid", "classes:1"]
+    assert [panel.get_title() for panel in panels] == ["no skew", "one class"]
     for panel in panels:
         none, fn, edge = panel.lines
         assert list(none.get_xdata()) == list(fn.get_xdata()) == list(ROUNDS)
