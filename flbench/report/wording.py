@@ -39,9 +39,10 @@ def in_words(label: str) -> str:
     """Return the places that a label names in words.
 
     >>> in_words("classes:1, E 10"), in_words("classes:1 minus iid"), in_words("dirichlet:0.1")
-    ('one class, E 10', 'one class minus no skew', 'dirichlet:0.1')
+    ('one class, E 10', 'one class minus no skew', 'Dirichlet(0.1)')
     """
-    return "".join(IN_WORDS.get(part, part) for part in re.split("(, | minus )", label))
+    parts = [IN_WORDS.get(part, part) for part in re.split("(, | minus )", label)]
+    return re.sub(r"\bdirichlet:([\d.]+)", r"Dirichlet(\1)", "".join(parts))
 
 
 def column_head(table: Table, col: Sequence[Tick]) -> str:

@@ -157,3 +157,6 @@ def p_of_ranks(one: pd.Series[float], other: pd.Series[float]) -> float:
     gaps = ranks[:, 0] - ranks[:, 1]
     flipped = np.abs(np.array([*product((1, -1), repeat=len(gaps))]) @ gaps)
     return float(np.mean(flipped >= abs(gaps.sum()) - 1e-9))
+
+
+FASHION_MNIST = Column("fashion_mnist_long")

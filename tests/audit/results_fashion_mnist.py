@@ -36,8 +36,8 @@ def leads_over_the_constant() -> Iterator[str]:
     pairs = [
         (of[f"fedavg {one}"], of[f"fedavg {two}"]) for one, two in (("scale", "none"), ("fn", "scale"), ("ln", "scale"))
     ]
-    assert len(of) == 5
-    yield "| 2 | 800, five | {} |".format(" | ".join("{:.1f} ± {:.1f}".format(*gain(*pair)) for pair in pairs))
+    assert len(of) == 10
+    yield "| 2 | 800, ten | {} |".format(" | ".join("{:.1f} ± {:.1f}".format(*gain(*pair)) for pair in pairs))
 
 
 def _gain(at: At, value: str, against: str) -> Comparison:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.audit import pages
 from tests.audit.cells import IMAGES, WITHIN, comparisons, judge, ranked
-from tests.audit.measured import Column, gain
+from tests.audit.measured import FASHION_MNIST, Column, gain
 from tests.audit.runs import ROOT
 
 PAGE = (ROOT / "docs/answers/how-far-how-fast.md").read_text()
@@ -21,7 +21,6 @@ NORMS["bn"] = "batch norm"
 
 SKEWED, IID = Column("plateau"), Column("plateau", "iid")
 TWO_CLASSES, DIRICHLET = Column("plateau_skew", "classes:2"), Column("plateau_skew", "dirichlet:0.1")
-FASHION_MNIST = Column("fashion_mnist_long")
 
 #: Columns with the names of their data sets.
 COLUMNS = {

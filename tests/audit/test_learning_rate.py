@@ -34,6 +34,8 @@ def sentences() -> Iterator[str]:
         f"{tuned:.1f} (last evaluation {last:.1f}) where each has the best rate tried (seed 0)"
     )
     yield f"the rate is {100 * (1 - tuned / same.seeds[0]):.0f} % of that seed's lead"
+    both = accuracies("fn", 0.01, 2000)[:2] - accuracies("none", 0.1, 2000)
+    yield f"feature norm at 0.01 leads none at 0.1 by {both[0]:.1f} points with seed 0 and by {both[1]:.1f} with seed 1."
     yield f"After 1,000 rounds the second lead is {early:.1f} points"
     (failed,) = recorded("cifar10_rates").query("status == 'diverged'").itertuples()
     assert (failed.norm, failed.lr) == ("none", 0.3)

@@ -23,10 +23,10 @@ from flbench.report.stats import LEVEL, Verdict
 from flbench.report.supplement import Place
 from flbench.report.ticks import axis_names
 from flbench.report.wording import (
-    IN_WORDS,
     NONE,
     checked_text,
     code_text,
+    in_words,
     gap_text,
     last_text,
     listing,
@@ -310,15 +310,9 @@ def _heads(found: Headline) -> tuple[str, ...]:
         rounds = {f"{cell.experiment.rounds:,} rounds": None for cell in column.cells}
         parts |= rounds if len(rounds) == 1 else {}
         place = data if len(models[data]) == 1 else f"{data}, {model}"
-        heads.append(f"{place}\n{', '.join(map(_in_words, parts))}")
+        heads.append(f"{in_words(place)}\n{in_words(', '.join(parts))}")
     names = ["\n".join(filter(None, [column.section.name, column.name])) for column in found.columns]
     return tuple(names[at] if heads.count(head) > 1 else head for at, head in enumerate(heads))
-
-
-def _in_words(part: str) -> str:
-    """Return a part of a head in words: ``one class``, ``Dirichlet(0.1)``."""
-    name, _, beta = part.partition(":")
-    return f"Dirichlet({beta})" if name == "dirichlet" and beta else IN_WORDS.get(part, part)
 
 
 def _shared_by(column: Column, axis: str) -> list[str]:
