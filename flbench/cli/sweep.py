@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 import typer
 
 from flbench.choices import DEFAULT_STORE, OwnBackend
-from flbench.cli.boundary import print_json
+from flbench.cli.boundary import announce, print_json
 from flbench.cli.completion import backends, sweep_files
 from flbench.cli.dry_run import print_dry_run
 from flbench.cli.options import (
@@ -108,6 +108,7 @@ def sweep(
 
     Example: flbench sweep digits --set val_fraction=0.1 --set search.axis=lr --dry-run
     """
+    announce(f"reading {spec}")
     from flbench.cli.sweep_run import (
         SweepRun,
         execute_on_end,

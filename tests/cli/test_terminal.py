@@ -58,7 +58,14 @@ def without_codes(text: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
-    ["report --store {}", "diff {} b", "export out.parquet --store {}", "logs a --store {}", "sync --store {}"],
+    [
+        "report --store {}",
+        "diff {} b",
+        "export out.parquet --store {}",
+        "logs a --store {}",
+        "sync --store {}",
+        "sweep {}.yaml",
+    ],
 )
 def test_what_takes_seconds_says_on_a_terminal_what_it_reads(command: str, tmp_path: Path) -> None:
     code, shown = in_terminal(*command.format(tmp_path / "none").split(), columns=300)
