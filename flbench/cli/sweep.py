@@ -115,7 +115,10 @@ def sweep(
     )  # imports numpy, as does planning: a Tab would take half as long again
     from flbench.planning import resolve_data
     from flbench.report.preview import check_report_of
+    from flbench.tracking.sink import read_tracker
 
+    for one in track or ():
+        read_tracker(one, "--track")  # names the option; the message about the sweep would name --set
     tracked = [f"track=[{', '.join(track)}]"] if track else []
     given = load_sweep(spec, [*(changes or ()), *(sets or ()), *tracked], only or (), limit)
     check_report_of(given)
