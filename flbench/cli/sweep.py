@@ -108,7 +108,7 @@ def sweep(
 
     Example: flbench sweep digits --set val_fraction=0.1 --set search.axis=lr --dry-run
     """
-    announce(f"reading {spec}")
+    announce(f"reading {spec.name}")
     from flbench.cli.sweep_run import (
         SweepRun,
         execute_on_end,
