@@ -64,7 +64,8 @@ def load(
 
     Warns:
         UserWarning: some runs are left out, because their experiments cannot be read (those with a component of a
-            plug-in need its file in $FLBENCH_PLUGINS), or are of an earlier version of a component.
+            plug-in need its file in $FLBENCH_PLUGINS), or are of an earlier version of a component; or some were
+            computed several times, with different numerics, of which one result counts.
 
     Raises:
         UserError: there is no such store or file.

@@ -425,3 +425,6 @@ def test_leaderboard_is_written_again_only_if_it_changes(store: Store, monkeypat
         for fingerprint, width in (("a", 80), ("a", 80), ("b", 80), ("b", 90))
     ]
     assert texts == ["table 1 of 80", "table 1 of 80", "table 2 of 80", "table 3 of 90"]
+    (changed := store.root / "changed.py").touch()
+    monkeypatch.setattr(Path, "rglob", lambda folder, pattern: [changed])
+    assert leaderboard(store, sweep, store.root, "b", 90)[1].strip() == "table 4 of 90", "the code is other"

@@ -157,6 +157,7 @@ class PlainCommand(TyperCommand):
             if _is_argument(one):
                 groups["Arguments"].append((_argument_name(one), record[1]))
             else:
+                record = (record[0].replace(" range>", ">"), record[1])  # <int>: the limits are in the help
                 title = getattr(one, "rich_help_panel", None)
                 (groups.setdefault(title, []) if title else last).append(record)
         for title, records in (*groups.items(), ("Options", last)):

@@ -6,18 +6,18 @@ import dataclasses
 import inspect
 import itertools
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from flbench.cli.schema import first_line
-from flbench.cli.screen import fitting, plain_table, streamed_table
+from flbench.cli.screen import fitting, plain_table
 from flbench.config import KINDS, parse_experiment, registry_of
 from flbench.errors import UserError
 from flbench.literal import visible
@@ -26,6 +26,7 @@ from flbench.metric_specs import METRICS
 from flbench.references import spelled_out
 from flbench.registry import Component, default_of, plain, schema_of, stated
 from flbench.sweeps import FOLDER, bundled_files, load_sweep, shadowed
+from flbench.sweeps.source import read_text
 
 
 def components(classes: Iterable[type[Component]]) -> list[dict[str, Any]]:
@@ -110,15 +111,34 @@ def sweep_paths(folder: Path | None) -> dict[str, Path]:
     return files
 
 
+def listed_sweep(file: str, path: Path) -> dict[str, Any]:
+    """Return what the comments of a sweep file say, which takes a millisecond; expanding it may take seconds.
+
+    Returns:
+        ``file`` (the name that a command takes), ``about`` (the first sentence), ``plugins`` (the files that it names
+        with ``--plugin``) and ``problem`` (why it cannot be read, or null).
+    """
+    row: dict[str, Any] = {"file": file, "about": "", "plugins": [], "problem": None}
+    try:
+        text = read_text(path)
+    except UserError as error:
+        return {**row, "problem": str(error)}
+    comments = (line for line in text.splitlines() if line.startswith("#"))
+    named = dict.fromkeys(name for line in comments for name in re.findall(r"--plugin[ =](\S+)", line))
+    # A comment names the file as in the repository; in a wheel it is beside the sweep as well.
+    beside = {name: path.with_name(Path(name).name) for name in named}
+    plugins = [str(found) if found.is_file() else name for name, found in beside.items()]
+    return {**row, "about": _first_sentence(text), "plugins": plugins}
+
+
 def sweep_row(file: str, path: Path) -> dict[str, Any]:
-    """Return a sweep file, under the name that a command takes, with its number of runs, or what is wrong with it."""
+    """Return what ``listed_sweep`` does, and the ``name`` of the sweep and its numbers of ``cells`` and ``runs``."""
+    row = {**listed_sweep(file, path), "name": None, "cells": None, "runs": None}
     try:
         sweep = load_sweep(path)
     except UserError as error:
-        return {"file": file, "name": None, "runs": None, "cells": None, "about": "", "problem": str(error)}
-    count = sweep.arithmetic
-    facts = {"name": sweep.name, "runs": count.runs, "cells": count.cells}
-    return {"file": file, **facts, "about": _first_sentence(sweep.source), "problem": None}
+        return {**row, "problem": str(error)}
+    return {**row, "name": sweep.name, "cells": sweep.arithmetic.cells, "runs": sweep.arithmetic.runs}
 
 
 def _first_sentence(text: str) -> str:
@@ -264,20 +284,12 @@ def metric_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def print_sweeps(console: Console, files: Mapping[str, Path]) -> None:
-    """Print a line for each sweep file as soon as it is counted: its size and what it is about, or its mistake."""
-    widths = [max(map(len, files)), len("99,999"), len("999,999")]
-
-    def show(file: str, cells: str, runs: str, about: Text) -> None:
-        line = streamed_table(widths)
-        line.add_row(escape(file), Text(cells, justify="right"), Text(runs, justify="right"), about)
-        console.print(line)
-        console.file.flush()
-
-    show("sweeps", "cells", "runs", Text())
-    for file, path in files.items():
-        row = sweep_row(file, path)
-        if row["problem"]:
-            show(file, "-", "-", Text(visible(row["problem"]), style="red"))
-        else:
-            show(file, f"{row['cells']:,}", f"{row['runs']:,}", fitting(row["about"]))
+def sweep_table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Return one line for each sweep file: what it is about and which plug-ins it needs, or its mistake."""
+    table = plain_table(["sweeps", ""])
+    for row in rows:
+        problem = Text(visible(row["problem"] or ""), style="red")
+        table.add_row(Text(visible(row["file"])), problem if problem else fitting(row["about"]))
+        for name in row["plugins"]:
+            table.add_row("", Text(f"needs --plugin {visible(shlex.quote(name))}", style="italic"))
+    return table

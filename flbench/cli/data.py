@@ -43,8 +43,9 @@ def list_(data: DataOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(rows)
         return
-    _print_list(rows)
-    typer.echo(f"\nData folder: {data_root(data)} (set $FLBENCH_DATA or --data to change it)")
+    folder = data_root(data)
+    _print_list(rows, folder)
+    typer.echo(f"\nData folder: {folder} (set $FLBENCH_DATA or --data to change it)")
     if any(_is_missing(row) for row in rows):
         typer.echo("Fetch what is missing: flbench data download NAME...")
 
@@ -208,24 +209,25 @@ def _needs_settings(cls: type[Dataset]) -> bool:
     )
 
 
-def _print_list(rows: list[dict[str, Any]]) -> None:
+def _print_list(rows: list[dict[str, Any]], folder: Path) -> None:
+    """Print a line for each data set; files below ``folder`` by their path in it."""
     table = plain_table()
-    for header in ("data set", "classes", "image", "train/test", "decoded"):
+    for header in ("data set", "classes", "image", "train/test"):
         table.add_column(header, no_wrap=True)
     for header in ("found", "licence"):
         table.add_column(header, overflow="fold")
     for row in rows:
-        counts = _counts_text(row["counts"])
-        if row["official_counts"] not in (None, row["counts"]):
-            fewer = all(map(int.__le__, row["counts"], row["official_counts"]))
-            counts += f" ({'subset' if fewer else 'other than the official'}: {_counts_text(row['official_counts'])})"
-        shape = "x".join(map(str, row["image"] or ()))
-        decoded = "yes" if row["cached"] else ""
+        counts, official = row["counts"], row["official_counts"]
+        found = "missing" if _is_missing(row) else f"give its path: {row['name']}:PATH"
         if row["found"]:
-            place = f"{row['found']} ({row['layout']})"
-        else:
-            place = "missing" if _is_missing(row) else f"give its path: {row['name']}:PATH"
-        table.add_row(row["name"], str(row["classes"] or ""), shape, counts, decoded, escape(place), row["terms"])
+            place = Path(row["found"])
+            notes = [row["layout"], *(["decoded"] if row["cached"] else [])]
+            if official not in (None, counts):
+                fewer = all(map(int.__le__, counts, official))
+                notes.append(f"a subset of {sum(official):,}" if fewer else f"official: {_counts_text(official)}")
+            found = f"{place.relative_to(folder) if place.is_relative_to(folder) else place} ({', '.join(notes)})"
+        shape = "x".join(map(str, row["image"] or ()))
+        table.add_row(row["name"], str(row["classes"] or ""), shape, _counts_text(counts), escape(found), row["terms"])
     wide_console().print(table)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -73,6 +74,9 @@ def runs(
         raise UserError(f"--state {bad[0]}: {unknown('state', bad[0], STATES)}")
     if limit is not None and limit < 1:
         raise UserError(f"--limit {limit}: expected at least 1 run")
+    for name in (name for name in names or () if "=" in name and not Path(name).exists()):
+        condition([name])  # a mistake in it comes first, with the nearest name
+        raise UserError(f"{name}: conditions are options here: --only {name}")
     if results:
         opened, found = None, runs_of_files(results)
     else:

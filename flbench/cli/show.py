@@ -20,11 +20,12 @@ from flbench.cli.component_tables import (
     figures,
     kind_table,
     kinds,
+    listed_sweep,
     metric_table,
     metrics,
-    print_sweeps,
     sweep_paths,
     sweep_row,
+    sweep_table,
 )
 from flbench.cli.options import DataOption, FieldSetsOption, JsonOption, StoreOption
 from flbench.cli.schema import sweep_schema
@@ -145,12 +146,8 @@ def show(
         rows = _chosen(metrics(), "metric", name)
         shown = [metric_table(rows), "A sweep file ranks by one of them: report: {metric: NAME}"]
     elif listed == "sweeps":
-        files = sweep_paths(folder)
-        if files and not as_json:
-            print_sweeps(console := wide_console(), files)
-            console.print("flbench show sweep FILE prints one; flbench sweep FILE --dry-run lists its runs.")
-            return
-        rows, shown = [sweep_row(file, path) for file, path in files.items()], []
+        rows = [listed_sweep(file, path) for file, path in sweep_paths(folder).items()]
+        shown = [sweep_table(rows), "flbench show sweep NAME prints one; flbench sweep NAME --dry-run counts its runs."]
     else:
         found = COMPONENTS[listed]
         rows = components(found.classes.values() if name is None else [_class_of(found, name)])

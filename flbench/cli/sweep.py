@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 import typer
 
 from flbench.choices import DEFAULT_STORE, OwnBackend
-from flbench.cli.boundary import print_json
+from flbench.cli.boundary import announce, print_json
 from flbench.cli.completion import backends, sweep_files
 from flbench.cli.dry_run import print_dry_run
 from flbench.cli.options import (
@@ -108,13 +108,17 @@ def sweep(
 
     Example: flbench sweep digits --set val_fraction=0.1 --set search.axis=lr --dry-run
     """
+    announce(f"reading {spec.name}")
     from flbench.cli.sweep_run import (
         SweepRun,
         execute_on_end,
     )  # imports numpy, as does planning: a Tab would take half as long again
     from flbench.planning import resolve_data
     from flbench.report.preview import check_report_of
+    from flbench.tracking.sink import read_tracker
 
+    for one in track or ():
+        read_tracker(one, "--track")  # names the option; the message about the sweep would name --set
     tracked = [f"track=[{', '.join(track)}]"] if track else []
     given = load_sweep(spec, [*(changes or ()), *(sets or ()), *tracked], only or (), limit)
     check_report_of(given)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -107,14 +109,21 @@ def contradiction(result: Result, records: Sequence[Mapping[str, Any]], new: Exp
     first, second = sorted((result, new.result), key=lambda one: one.rounds)
     if first.status == "diverged" and (second.status == "done" or second.rounds > first.rounds):
         return f"one diverged in round {first.rounds}, the other did not"
-    known = {record["round"]: _numbers(record) for record in records}
-    rounds = (r["round"] for r in new.records if known.get(r["round"], _numbers(r)) != _numbers(r))
-    return next((f"first in round {differing}" for differing in rounds), None)
+    known = {record["round"]: record for record in records}
+    return next((f"first in round {r['round']}" for r in new.records if _differ(known.get(r["round"], r), r)), None)
 
 
-def _numbers(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what two results of one run must have in common; times and probes may differ."""
-    return {name: value for name, value in record.items() if name not in ("seconds", "probes")}
+def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two records have other numbers; times and probes may differ, and how a sum was rounded."""
+    names = (one.keys() | other.keys()) - {"seconds", "probes"}
+    return not all(_is_close(one.get(name), other.get(name)) for name in names)
+
+
+def _is_close(one: Any, other: Any) -> bool:
+    """Return whether two values are equal, but for the last bits: earlier versions added losses in another order."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(one == other)
 
 
 def import_runs(store: Store, exported: Iterable[Exported], lease: Lease) -> list[tuple[Exported, ImportOutcome]]:
@@ -157,34 +166,43 @@ def _import_run(store: Store, new: Exported, lease: Lease) -> ImportOutcome:
 
 
 class FilesSource:
-    """The runs of exported files, as a report's source."""
+    """The runs of exported files, as a report's source.
+
+    Several files may have a run: with equal numbers, or computed with other numerics. Two results with the same
+    numerics and other numbers are an error, but only for a run that is asked for.
+    """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._runs: dict[str, list[Exported]] = {}
+        self._runs: dict[str, list[tuple[Path, Exported]]] = {}
         for path in paths:
             for new in read(path):
                 known = self._runs.setdefault(new.run_id, [])
-                for old in known:
-                    if problem := contradiction(old.result, old.records, new):
-                        raise UserError(
-                            f"{path}: run {new.run_id} has other numbers here than in an earlier file ({problem}); "
-                            "report the files separately"
-                        )
-                if new.result not in [old.result for old in known]:
-                    known.append(new)
+                if new.result not in [old.result for _, old in known]:
+                    known.append((path, new))
+        self._checked: set[str] = set()
 
     def stored_runs(self) -> Iterator[StoredRun]:
         """Yield every run in the files."""
         for run_id in sorted(self._runs):
-            yield self._runs[run_id][0].stored
+            yield self._runs[run_id][0][1].stored
 
     def results(self, run_id: str) -> Sequence[Result]:
-        """Return the results of a run, fewest rounds first."""
-        return [one.result for one in self._runs.get(run_id, ())]
+        """Return the results of a run; raises UserError where two with the same numerics have other numbers."""
+        found = self._runs.get(run_id, ())
+        if run_id not in self._checked:
+            for (path, old), (other, new) in itertools.combinations(found, 2):
+                same = old.result.numerics == new.result.numerics
+                if same and (problem := contradiction(old.result, old.records, new)):
+                    raise UserError(
+                        f"{other}: run {run_id} has other numbers here than in {path} ({problem}), though both were "
+                        "computed with the same numerics: report the files separately"
+                    )
+            self._checked.add(run_id)
+        return [one.result for _, one in found]
 
     def metrics(self, run_id: str, result: Result) -> list[dict[str, Any]]:
         """Return the records of a result."""
-        return next(one.records for one in self._runs[run_id] if one.result is result)
+        return next(one.records for _, one in self._runs[run_id] if one.result is result)
 
     def state(self, experiment: Experiment) -> tuple[str, str | None]:
         """Return ``pending``: a file holds finished runs only."""

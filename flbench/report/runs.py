@@ -18,6 +18,7 @@ from flbench.choices import OVER_TAIL, TAIL, SelectBy
 from flbench.config import Experiment, Training, canonical_json, plugins_of
 from flbench.errors import UserError
 from flbench.halving import Ended, Halving
+from flbench.messages import counted
 from flbench.metric_specs import METRICS, Record, value_of
 from flbench.plugin_files import code_notes
 from flbench.run_sources import Reason, Source, named_by, notes_of, readable
@@ -25,6 +26,12 @@ from flbench.store import Result, RunRequest, changed_plugins
 
 #: Fields that do not distinguish cells at one round: what was observed, what is averaged over, and the length of a run.
 NOT_COMPARED = frozenset({"seed", "eval_every", "probes", "finetune", "rounds"})
+
+#: What is said of runs that were computed several times.
+OTHER_NUMERICS = (
+    "results of {} that were also computed with other numerics (device, executor, precision or torch); the shortest "
+    "result with the requested round counts, of equally long ones the earliest"
+)
 
 
 @dataclass(frozen=True)
@@ -163,6 +170,8 @@ def collect(
     runs = [replace(run, refined=True) if (run.run_id, run.rounds) in refined else run for run in runs]
     if select_by in OVER_TAIL:
         runs = [_over_tail(run, source) for run in runs]
+    if recomputed := sum(_has_other_numerics(run, source) for run in runs):
+        left_out += (OTHER_NUMERICS.format(counted(recomputed, "run")),)
     return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), left_out, source)
 
 
@@ -249,6 +258,14 @@ def covering(results: Sequence[Result], rounds: int, experiment: Experiment) -> 
     request = RunRequest.of(experiment)
     # Sorted by content, so that a store and a file exported from it give the same result.
     return min(candidates, key=lambda r: (*r.lacks(request), r.rounds, len(r.evaluated), r.published))
+
+
+def _has_other_numerics(run: Run, source: Source) -> bool:
+    """Whether a source has another result of the run for this request, computed with other numerics."""
+    chosen = run.result
+    return chosen is not None and any(
+        _has_record(result, run.rounds) and result.numerics != chosen.numerics for result in source.results(run.run_id)
+    )
 
 
 def _has_record(result: Result, rounds: int) -> bool:

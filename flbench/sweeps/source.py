@@ -48,6 +48,28 @@ def dotted(where: Where) -> str:
     return text
 
 
+def read_text(path: Path) -> str:
+    """Return the text of a sweep file; raises SpecError for a file that cannot be one."""
+    try:
+        with open_regular(path) as file:
+            data = file.read(_MOST_BYTES + 1)
+        text = data.decode("utf-8-sig") if len(data) <= _MOST_BYTES else None
+    except FileNotFoundError:
+        raise SpecError(f"{path}: no such file: expected a sweep file (YAML){near(path)}") from None
+    except NotRegular as error:
+        raise SpecError(f"{path}: expected a sweep file (YAML), got {error.kind}") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: expected text in UTF-8, got byte 0x{error.object[error.start]:02x}") from None
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+    if text is None:
+        raise SpecError(
+            f"{path}: expected a YAML file of at most {_MOST_BYTES >> 10} KiB, got more: write long lists of "
+            "numbers as {range: ...}, {linspace: ...} or {logspace: ...}, or split the sweep"
+        )
+    return text
+
+
 class Source:
     """The content of a sweep file, changed by ``--set`` options.
 
@@ -66,24 +88,7 @@ class Source:
     @classmethod
     def open(cls, path: Path) -> Source:
         """Read a file; raises SpecError."""
-        try:
-            with open_regular(path) as file:
-                data = file.read(_MOST_BYTES + 1)
-            text = data.decode("utf-8-sig") if len(data) <= _MOST_BYTES else None
-        except FileNotFoundError:
-            raise SpecError(f"{path}: no such file: expected a sweep file (YAML){near(path)}") from None
-        except NotRegular as error:
-            raise SpecError(f"{path}: expected a sweep file (YAML), got {error.kind}") from None
-        except UnicodeDecodeError as error:
-            raise SpecError(f"{path}: expected text in UTF-8, got byte 0x{error.object[error.start]:02x}") from None
-        except OSError as error:
-            raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
-        if text is None:
-            raise SpecError(
-                f"{path}: expected a YAML file of at most {_MOST_BYTES >> 10} KiB, got more: write long lists of "
-                "numbers as {range: ...}, {linspace: ...} or {logspace: ...}, or split the sweep"
-            )
-        return cls(str(path), text)
+        return cls(str(path), read_text(path))
 
     def replace(self, where: Where, value: Any, option: str) -> None:
         """Set the value at a path whose parent exists; later errors about it name ``option``."""

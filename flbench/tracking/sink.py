@@ -136,7 +136,7 @@ class Tracker(Component, ABC):
         """Return where the runs of the store at this path are sent; raises NotTracked if the tracker is turned off."""
 
 
-def read_tracker(text: str) -> Tracker:
+def read_tracker(text: str, option: str = "--to") -> Tracker:
     """Return the tracker that an option names (``tensorboard:DIR``), if its package is installed.
 
     Raises:
@@ -145,7 +145,7 @@ def read_tracker(text: str) -> Tracker:
     try:
         tracker: Tracker = TRACKERS.parse(read_value(text))
     except (SpecError, UnknownName, InvalidComponent) as error:
-        raise UserError(f"--to {text}: {error}") from None
+        raise UserError(f"{option} {text}: {error}") from None
     tracker.require()
     return tracker
 

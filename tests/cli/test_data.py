@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from flbench.cli import data
@@ -57,7 +58,7 @@ def test_list_as_json_and_as_a_table(mnist: Any, tmp_path: Path) -> None:
     assert rows["cifar10"]["found"] is None
     lines = call("list").stdout.splitlines()
     assert any(line.startswith("cifar10") and "3x32x32" in line and "missing" in line for line in lines)
-    assert any(line.startswith("mnist") and f"{tmp_path}/mnist (torchvision's idx files)" in line for line in lines)
+    assert any(line.startswith("mnist") and "  mnist (torchvision's idx files, decoded)" in line for line in lines)
     assert f"Data folder: {tmp_path} (set $FLBENCH_DATA or --data to change it)" in lines
     assert "Fetch what is missing: flbench data download NAME..." in lines
     for half in ("train", "test"):
@@ -65,6 +66,20 @@ def test_list_as_json_and_as_a_table(mnist: Any, tmp_path: Path) -> None:
         path.write_bytes(b"junk")
     lines = call("list").stdout.splitlines()
     assert any(line.startswith("pacs") and "8,977/1,014" in line for line in lines), "damaged files do not end it"
+
+
+def test_the_list_fits_a_terminal_of_80_columns(
+    mnist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(data, "wide_console", lambda: Console(width=80, force_terminal=True, no_color=True))
+    far = tmp_path / ("y" * 100)  # a word that is too long is folded
+    rows = [data._describe(cls, data.sources(tmp_path).get(name)) for name, cls in DATASETS.classes.items()]
+    rows.append({**rows[0], "found": str(far), "official_counts": [100_000, 10_000]})
+    data._print_list(rows, tmp_path)
+    words = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert max(map(len, words.splitlines())) == 80 and "…" not in words
+    for whole in ("emnist-balanced", "697,932/116,323", "3x64x64", "110,000", "non-commercial"):
+        assert whole in words
 
 
 def test_list_counts_the_images_that_are_there(mnist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,10 +102,10 @@ def test_list_counts_the_images_that_are_there(mnist: Any, tmp_path: Path, monke
     assert rows["tinyimagenet"]["official_counts"] == [100_000, 10_000]
     assert rows["cifar10"]["counts"] == rows["cifar10"]["official_counts"] == [50_000, 10_000]  # is missing
     lines = {line.split()[0]: line for line in call("list").stdout.splitlines() if line}
-    assert "6/2 (subset: 100,000/10,000)" in lines["tinyimagenet"]
-    assert "12/4 (subset: 8,977/1,014)" in lines["pacs"]
-    assert "20/10 (other than the official: 15/10)" in lines["mnist"]
-    assert "(" not in lines["digits"].partition("embedded")[0].partition("scikit-learn")[0]
+    assert " 6/2 " in lines["tinyimagenet"] and ", a subset of 110,000)" in lines["tinyimagenet"]
+    assert " 12/4 " in lines["pacs"] and ", a subset of 9,991)" in lines["pacs"]
+    assert " 20/10 " in lines["mnist"] and "(torchvision's idx files, official: 15/10)" in lines["mnist"]
+    assert "(embedded)" in lines["digits"]
 
 
 def test_verify_whole_files(mnist: Any, monkeypatch: pytest.MonkeyPatch) -> None:

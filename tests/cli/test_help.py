@@ -48,6 +48,7 @@ def test_help_of_a_command_has_an_example(command: str) -> None:
     result = CliRunner().invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert f"Example: flbench {command}" in " ".join(result.output.split())
+    assert not re.search(r"[{}]| range>", result.output), "as click writes what a value is"
 
 
 @pytest.mark.slow  # a start of Python

@@ -87,6 +87,12 @@ def test_filters_columns_order_and_limit(store: Store) -> None:
     assert "did you mean 'norm'?" in refusal("runs", "--only", "nrm=ln")
 
 
+def test_a_condition_among_the_names_is_an_option(store: Store) -> None:
+    assert refusal("runs", "plan", "norm=ln") == "norm=ln: conditions are options here: --only norm=ln"
+    said = refusal("runs", "plan", "norm=lnn")
+    assert said.startswith("--only norm=lnn: norm: unknown norm 'lnn'; did you mean 'ln'?")
+
+
 def test_exported_files_are_listed_as_the_store(store: Store) -> None:
     exported, _ = transfer.export_runs(store, store.run_ids())
     exports.write(Path("some.parquet"), exported)

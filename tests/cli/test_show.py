@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-import io
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pytest
 from pydantic import Field, TypeAdapter
-from rich.console import Console
 from typer.testing import CliRunner
 
 from flbench.cli import app
-from flbench.cli.component_tables import _type, components, print_sweeps, sweep_paths
+from flbench.cli.component_tables import _type, components
 from flbench.config import KINDS as EXPERIMENTS
 from flbench.errors import UserError
 from flbench.methods import Method
@@ -141,35 +139,41 @@ def test_limits_are_written_as_people_do(limits: dict[str, float], words: str) -
     assert _type(schema) == words
 
 
-def test_a_sweep_is_shown_before_the_next_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counting all takes seconds."""
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.yaml").write_text(f"version: 1\nname: {name}\n")
-    printed = io.StringIO()
-    console, seen = Console(file=printed, width=200), list[int]()
-
-    def row(file: str, path: Path) -> dict[str, Any]:
-        seen.append(printed.getvalue().count("\n"))
-        return {"cells": 1, "runs": 1, "about": "", "problem": None}
-
-    monkeypatch.setattr("flbench.cli.component_tables.sweep_row", row)
-    print_sweeps(console, sweep_paths(tmp_path))
-    assert seen == [1, 2], "after the head, after the first"
-
-
-def test_sweeps_with_their_number_of_runs(tmp_path: Path) -> None:
+def test_sweeps_are_listed_by_their_comments(tmp_path: Path) -> None:
+    """No file is expanded, which takes seconds; an error of its YAML is for those who use it."""
     (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "good.yaml").write_text("version: 1\nname: good\naxes: {lr: [0.1, 0.2]}\nseeds: [0, 1]\n")
+    comment = "# Does it help? On\n# digits.\n#\n#   flbench --plugin sweeps/mine.py sweep good\n"
+    (tmp_path / "paper" / "good.yaml").write_text(f"{comment}version: 1\nname: good\naxes: {{lr: [0.1, 0.2]}}\n")
+    (tmp_path / "bad.yaml").write_bytes(b"\xff")
+    (tmp_path / "wrong.yaml").write_text("lrr: [")
+    given = ("sweeps", "--folder", str(tmp_path))
+    bad, good, wrong = json.loads(flbench(*given, "--json"))
+    file = str(tmp_path / "paper" / "good.yaml")
+    assert good == {"file": file, "about": "Does it help?", "plugins": ["sweeps/mine.py"], "problem": None}
+    assert (wrong["about"], wrong["plugins"], wrong["problem"]) == ("", [], None)
+    assert "expected text in UTF-8" in bad["problem"]
+    (tmp_path / "paper" / "mine.py").touch()  # as in a wheel
+    head, *lines, hint = flbench(*given).splitlines()
+    assert head.split() == ["sweeps"] and "flbench sweep NAME --dry-run" in hint
+    cells = [re.split("  +", line.strip()) for line in lines]
+    assert [row[0] for row in cells] == [bad["file"], file, f"needs --plugin {tmp_path}/paper/mine.py", wrong["file"]]
+    assert cells[1][1] == "Does it help?"
+    assert "no sweep files" in flbench("sweeps", "--folder", str(tmp_path / "nowhere"))
+
+
+def test_sweeps_that_need_a_plug_in_name_its_file() -> None:
+    plugins = {row["file"]: row["plugins"] for row in json.loads(flbench("sweeps", "--json")) if row["plugins"]}
+    assert plugins["sweeps/fl_simulator/cifar10.yaml"] == ["sweeps/fl_simulator/resnet18_gn.py"]
+    assert all(Path(name).is_file() for names in plugins.values() for name in names)
+
+
+def test_one_sweep_with_its_number_of_runs(tmp_path: Path) -> None:
+    (tmp_path / "good.yaml").write_text("version: 1\nname: good\naxes: {lr: [0.1, 0.2]}\nseeds: [0, 1]\n")
     (tmp_path / "bad.yaml").write_text("version: 1\nname: bad\nbase: {lrr: 1}\n")
-    bad, good = json.loads(flbench("sweeps", "--folder", str(tmp_path), "--json"))
+    good, bad = (json.loads(flbench("sweep", str(tmp_path / name), "--json")) for name in ("good.yaml", "bad.yaml"))
     assert (good["name"], good["cells"], good["runs"], good["problem"]) == ("good", 2, 4, None)
-    assert good["file"] == str(tmp_path / "paper" / "good.yaml")
     assert (bad["name"], bad["runs"]) == (None, None)
     assert "did you mean 'lr'?" in bad["problem"]
-    head, *lines, hint = flbench("sweeps", "--folder", str(tmp_path)).splitlines()
-    assert head.split() == ["sweeps", "cells", "runs"] and "flbench sweep FILE --dry-run" in hint
-    assert [re.split("  +", line.strip())[0] for line in lines] == [bad["file"], good["file"]]
-    assert "no sweep files" in flbench("sweeps", "--folder", str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(

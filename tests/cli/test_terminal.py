@@ -80,7 +80,7 @@ def test_sweep_in_a_terminal(tmp_path: Path, columns: int, no_color: str) -> Non
     assert re.search(r"fedavg (?:none|ln) s\d +\d+/4000 +\d+\.\d % +[▁▂▃▄▅▆▇█]+", text)
     assert re.search(r"fedavg (?:none|ln) +[12]/2 +\d+\.\d % +[▁▂▃▄▅▆▇█]+", text)
     lines = text[: text.index("digits, mlp")].splitlines()
-    assert max(len(line) for line in lines) <= columns
+    assert max(len(line) for line in lines) <= columns and lines[0] == "reading tiny.yaml"
     # Foreground colours are 3x and 9x; 39 takes them back.
     colours = re.findall(r"\x1b\[(?:[0-9;]*;)?((?:3[0-8]|9[0-7])(?:;[0-9;]*)?)m", written)
     assert bool(colours) is not bool(no_color)

@@ -16,13 +16,14 @@ from flbench.config import Experiment, canonical_json
 from flbench.errors import UserError
 from flbench.exchange import exports
 from flbench.exchange.transfer import FilesSource, export_runs
-from flbench.report.runs import collect
+from flbench.report.runs import OTHER_NUMERICS, collect
 from flbench.run_sources import Source, StoreSource
 from flbench.store import Lease, Store
 from flbench.sweeps import load_sweep
 from tests.exchange.hostile_files import Change, export, rewrite
 from tests.finished_sweep import Run
 from tests.report.stores import (
+    NUMERICS,
     accuracy,
     claim,
     experiment,
@@ -202,8 +203,10 @@ def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     first = export(store, tmp_path / "a.parquet")
     finish(other, experiment(), 0.123)
     second = export(other, tmp_path / "b.parquet")
-    with pytest.raises(UserError, match=r"b\.parquet: run .* has other numbers here than in an earlier file"):
-        FilesSource([first, second])
+    both = FilesSource([first, second])
+    with pytest.raises(UserError, match=r"b\.parquet: run .* has other numbers here than in .*a\.parquet \(first in "):
+        collect(both)
+    assert len(collect(both, [experiment(seed=1)]).runs) == 1, "runs that nobody asks for need not agree"
     assert len(list(FilesSource([first, first]).stored_runs())) == 2
     whole = exports.read(first)
     known = {"final": whole[0].records[-1], "sha256": "0" * 64}  # as in the first layout of the file
@@ -267,3 +270,27 @@ def test_a_result_of_earlier_code_is_superseded(run: Run, monkeypatch: pytest.Mo
         (result,) = Store(Path(name)).run(twice.run_id).results()
         assert result.environment["plugins"] == "mine=new"
     assert run("import", "last.parquet", "--store", "copy") == (0, "3 already there, 2 superseded\n")
+
+
+def test_files_may_have_a_run_with_different_numerics(tmp_path: Path) -> None:
+    store, other = filled(tmp_path / "a", [experiment(), FN]), Store(tmp_path / "b")
+    native = {**NUMERICS, "executor": "native"}
+    finish(other, experiment(), 0.123, numerics=native)
+    finish(other, LONGER, 0.456, numerics=native)
+    files = [export(one, tmp_path / f"{one.root.name}.parquet") for one in (store, other)]
+    collection = collect(FilesSource(files), [experiment(), FN, LONGER])
+    found = {(run.run_id, run.rounds): run.record["acc"] for run in collection.runs if run.record}
+    expected = {(experiment(), 20): accuracy(experiment()), (FN, 20): accuracy(FN), (LONGER, 40): 0.456}
+    assert found == {(request.run_id, rounds): pytest.approx(acc) for (request, rounds), acc in expected.items()}
+    assert collection.left_out == (OTHER_NUMERICS.format("2 runs"),)
+    assert collect(FilesSource(files[:1]), [experiment(), FN]).left_out == ()
+
+
+def test_losses_may_differ_by_how_they_were_added(tmp_path: Path) -> None:
+    stores = [Store(tmp_path / name) for name in "abc"]
+    for store, loss in zip(stores, (0.7190326179825871, 0.7190326179825872, 0.7190326), strict=True):
+        finish(store, experiment(), lines=[{**record, "loss": loss} for record in records([10, 20], 0.6)])
+    first, rounded, other = (export(store, tmp_path / f"{store.root.name}.parquet") for store in stores)
+    assert len(collect(FilesSource([first, rounded])).runs) == 1
+    with pytest.raises(UserError, match=r"c\.parquet: run .* has other numbers here than in .*a\.parquet"):
+        collect(FilesSource([first, other]))

@@ -234,6 +234,8 @@ def test_a_missing_package_and_unknown_trackers_are_one_error(tmp_path: Path, mo
     for arguments in (["sync", "--to", "tensorboard:x"], ["sweep", spec, "--track", "tensorboard:x"]):
         error = CliRunner().invoke(app, [*arguments, "--store", store]).exception
         assert str(error) == "TensorBoard needs the package tensorboard; install it: uv sync --extra tensorboard"
+    wrong = CliRunner().invoke(app, ["sweep", spec, "--track", "tensorbord:x", "--store", store]).exception
+    assert str(wrong).startswith("--track tensorbord:x: unknown tracker 'tensorbord'; did you mean 'tensorboard'?")
     for given, reason in {
         "tensorbord:x": "unknown tracker 'tensorbord'; did you mean 'tensorboard'?",
         "{name: tensorboard, foldr: x}": "did you mean 'folder'?",
