@@ -164,7 +164,7 @@ class Plan:
     def among_runs(self, runs: pd.DataFrame) -> pd.DataFrame:
         """Return the runs, or cells, that it is restricted to."""
         for field, values in self.where:
-            runs = runs[runs[field].isin(values)]
+            runs = runs[runs[field].isin(values)] if field in runs else runs
         return runs
 
     @property

@@ -32,9 +32,9 @@ COLUMNS = {
     "digits<br>two classes, E 10, 1,000 rounds": At("plateau_skew", ("classes:2", 10)),
     "digits<br>Dirichlet(0.1), E 10, 1,000 rounds": At("plateau_skew", ("dirichlet:0.1", 10)),
     "digits<br>one class, 300 rounds": At("plateau_methods", ("classes:1",)),
-    "cifar10<br>one class, 10,000 rounds": At("cifar10_one_step", ("classes:1",)),
-    "fashion_mnist, lenet<br>one class, 1,000 rounds": At("fashion_mnist_lenet", ("classes:1",)),
-    "fashion_mnist, mlp<br>one class, 800 rounds": At("fashion_mnist_long", ("classes:1",)),
+    "CIFAR-10<br>one class, 10,000 rounds": At("cifar10_one_step", ("classes:1",)),
+    "Fashion-MNIST, LeNet<br>one class, 1,000 rounds": At("fashion_mnist_lenet", ("classes:1",)),
+    "Fashion-MNIST, MLP<br>one class, 800 rounds": At("fashion_mnist_long", ("classes:1",)),
 }
 
 #: The classes of each of these data sets.
@@ -55,6 +55,7 @@ PLANNED = {
 
 #: The order of verdicts in a summary.
 VERDICTS = ["more", "more and equivalent", "less", "less and equivalent", "equivalent", "open"]
+VERDICTS += ["slower", "faster", "easier", "harder"]
 
 #: The names of the checks that comparisons do not pass, as the page has them, by the reasons of the details.
 CHECKS = {
@@ -90,11 +91,13 @@ def _planned_table(some: Sequence[Comparison | Ranked], columns: list[str]) -> l
     """Return gains with their verdicts, bold where a difference is shown, and how many columns have which verdict."""
     every = {one.head for one in some}
     has_summary = len(every) > len(columns)
-    ((among, interaction),) = {(one.among, one.interaction) for one in some}
-    first = f"comparison {among}".rstrip() + interaction
+    (interaction,) = {one.interaction for one in some}
+    among = {one.among for one in some}
+    first = f"comparison {among.pop()}".rstrip() + interaction if len(among) == 1 else "comparison"
     rows = [[first, *columns, *([f"all {len(every)} columns"] if has_summary else [])]]
-    for title in dict.fromkeys(one.title for one in some):
-        by_column = {one.head: one for one in some if one.title == title}
+    titles = {one: " ".join(filter(None, [one.title, one.among if among else ""])) for one in some}
+    for title in dict.fromkeys(titles.values()):
+        by_column = {one.head: one for one, name in titles.items() if name == title}
         counts = Counter("fails" if one.doubts else _verdict(one) for one in by_column.values())
         summary = ", ".join(f"{of} in {counts[of]}" for of in [*VERDICTS, "fails"] if counts[of])
         entries = [_gain(by_column[column]) for column in columns]
@@ -106,8 +109,8 @@ def _gain(one: Comparison | Ranked) -> str:
     if isinstance(one, Ranked):
         number, last = f"{one.effect:.2g} × the rounds" if one.measure == "fast" else f"{one.effect:+.2f} decades", ""
     else:
-        number = f"{one.mean:+.2f} ± {one.half_width:.2f}"
-        last = f"<br><sub>last {one.last[0]:+.2f} ± {one.last[1]:.2f}</sub>" if one.last else ""
+        number = f"{one.mean:+z.2f} ± {one.half_width:.2f}"
+        last = f"<br><sub>last {one.last[0]:+z.2f} ± {one.last[1]:.2f}</sub>" if one.last else ""
     but = f", but {', '.join(dict.fromkeys(CHECKS[doubt] for doubt in one.doubts))}" if one.doubts else ""
     bold = (one.is_shown if isinstance(one, Comparison) else one.verdict != "open") and not one.doubts
     return f"{f'**{number}**' if bold else number}<br><sub>{_verdict(one)}{but}</sub>{last}"
@@ -174,7 +177,7 @@ def _counts() -> list[str]:
         "digits, mlp": ("plateau", "plateau_skew", "plateau_methods", "digits", "rank_dose", "sharpening"),
         "cifar10, cnn": ("cifar10", "cifar10_one_step"),
         "fashion_mnist, cnn": ("fashion_mnist",),
-        "fashion_mnist, mlp": ("fashion_mnist_long",),
+        "fashion_mnist, mlp(widths=[64, 64])": ("fashion_mnist_long",),
         "fashion_mnist, lenet": ("fashion_mnist_lenet",),
     }
     status = {page: pd.concat([runs(one).status for one in some]) for page, some in sweeps.items()}

@@ -29,6 +29,7 @@ class Column(NamedTuple):
     partition: str = "classes:1"
     E: int = 10
     lr: float | None = None  # this rate alone
+    dataset: str | None = None  # this data set alone
 
     def runs(self, rounds: int | None = None, tail: int = TAIL) -> pd.DataFrame:
         """Return ``row``, ``lr``, ``seed``, ``records`` and, of the last evaluations, ``value`` and ``score``.
@@ -125,6 +126,7 @@ def _runs(column: Column, rounds: int | None, tail: int) -> pd.DataFrame:
     of = recorded(column.sweep)
     of = of[(of.partition == column.partition) & (of.E == column.E) & (of["head"] == "linear")]
     of = of[of.lr == column.lr] if column.lr else of
+    of = of[of.dataset == column.dataset] if column.dataset else of
     end = rounds or REFINED.get(column.sweep) or of.trained.max()
     of = of[(of.trained >= end) | (of.status == "diverged")]
     of = of.assign(row=of.method + " " + of.norm, score=np.nan, value=np.nan)

@@ -122,6 +122,7 @@ def runs(sweep: str) -> pd.DataFrame:
     longest = found.sort_values("trained", kind="stable").groupby("run_id").tail(1).sort_index()
     # A refined search drops runs at its rungs alone, and trains all others to the end.
     is_whole = (longest.trained >= REFINED[file]) if file in REFINED else True
+    longest = longest.assign(rounds=REFINED.get(file, longest.rounds))
     found = longest.assign(kept=_kept(found, longest, SEARCHED[file]) if file in SEARCHED else is_whole)
     where = sweep_of(sweep).where
     return (found.query(where) if where else found).reset_index(drop=True)

@@ -35,7 +35,7 @@ def sentences() -> Iterator[str]:
     )
     yield f"the rate is {100 * (1 - tuned / same.seeds[0]):.0f} % of that seed's lead"
     both = accuracies("fn", 0.01, 2000)[:2] - accuracies("none", 0.1, 2000)
-    yield f"feature norm at 0.01 leads none at 0.1 by {both[0]:.1f} points with seed 0 and by {both[1]:.1f} with seed 1."
+    yield "feature norm at 0.01 leads none at 0.1 by {:.1f} points with seed 0 and by {:.1f} with seed 1.".format(*both)
     yield f"After 1,000 rounds the second lead is {early:.1f} points"
     (failed,) = recorded("cifar10_rates").query("status == 'diverged'").itertuples()
     assert (failed.norm, failed.lr) == ("none", 0.3)
