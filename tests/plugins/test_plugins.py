@@ -254,7 +254,7 @@ def test_the_sweep_with_a_plug_in_of_this_repository(tmp_path: Path) -> None:
     plugged = ("--plugin", str(sweeps / "head_lr.py"), "sweep", str(sweeps / "head_scale.yaml"))
     done = flbench(tmp_path / "site", *plugged, "--dry-run", "--json", "--store", str(tmp_path / "runs"))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["missing"] == 440
+    assert json.loads(done.stdout)["missing"] == 420
 
 
 def test_files_that_the_variable_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

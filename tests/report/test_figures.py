@@ -287,7 +287,7 @@ def test_a_partition_is_drawn_once_with_the_samples_that_are_held_out(tmp_path: 
     assert [one.caption.partition(":")[0] for one in drawn if "no skew" in one.caption] == [
         "digits, no skew, 10 clients"
     ]
-    assert any(one.caption.startswith("digits, dirichlet:0.1, 10 clients, min_size 5:") for one in drawn)
+    assert any(one.caption.startswith("digits, Dirichlet(0.1), 10 clients, min_size 5:") for one in drawn)
     assert len({one.name for one in drawn}) == len(drawn) == 2
 
 

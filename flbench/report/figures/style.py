@@ -228,7 +228,7 @@ def set_title(figure: Figure, title: str) -> None:
 
 def set_panel_title(panel: Axes, title: str) -> None:
     """Put a title above a panel, in as many lines as keep it off the neighbours' titles."""
-    panel.set_title(wrapped(title, 0.68 * panel_width(panel), "medium"))
+    panel.set_title(wrapped(title, 0.66 * panel_width(panel), "medium"))
 
 
 def panel_width(panel: Axes) -> float:
