@@ -158,8 +158,8 @@ class Plan:
     @property
     def method(self) -> str:
         """The method that it is restricted to, if it is one."""
-        (of,) = dict(self.where).get("method", ("",))[:1]
-        return str(of)
+        methods = dict(self.where).get("method", ())
+        return str(methods[0]) if len(methods) == 1 else ""
 
     def among_runs(self, runs: pd.DataFrame) -> pd.DataFrame:
         """Return the runs, or cells, that it is restricted to."""
@@ -179,18 +179,33 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Comparison(Judged, Plan):
+class Planned(Plan):
     """What a planned comparison shows in a column; an interaction's column has no partition."""
 
+    verdict: str = ""
+    doubts: tuple[str, ...] = ()  # the checks that it does not pass; none where it is open
     column: Place = ()
     head: str = ""  # of the column
-    last: tuple[float, float] | None = None  # gain and half-width in the last evaluation, where values are means
-    doubts: tuple[str, ...] = ()  # the checks that it does not pass; none where it is open
 
     @property
     def checked(self) -> str:
         """``more, but rising, within the grid``."""
         return f"{self.verdict}, but {', '.join(self.doubts)}" if self.doubts else self.verdict
+
+
+@dataclass(frozen=True)
+class Comparison(Judged, Planned):
+    """A planned comparison of accuracies."""
+
+    last: tuple[float, float] | None = None  # gain and half-width in the last evaluation, where values are means
+
+
+@dataclass(frozen=True)
+class Ranked(Planned):
+    """A planned comparison of how fast or how easily rows train, by a test of ranks."""
+
+    effect: float = 1.0  # the median ratio of rounds, or the mean difference of widths in decades
+    p: float = 1.0
 
 
 def plans(sweep: str) -> Iterator[Plan]:
@@ -240,13 +255,17 @@ def comparisons(sweep: str, without: Place | None = None) -> tuple[Comparison, .
     for number, (plan, column, gain) in enumerate(planned):
         one = next(results) if len(gain) >= FEWEST else Judged(100 * gain.mean(), np.nan, np.nan, "open")
         axes = [name for name in sweep_of(sweep).column if not (plan.between and name == "partition")]
-        texts = [at if isinstance(at, str) else f"{axis} {at:g}" for axis, at in zip(axes, column, strict=True)]
         last = _last(_gains(sweep, plan, "last")[column]) if sweep_of(sweep).file in WITH_TAIL else None
-        head = ", ".join(texts) or "accuracy"
+        head = _head(axes, column) or "accuracy"
         verdicts = {verdict[number] for verdict in windows}
         doubts = _doubts(sweep, plan, column, one, verdicts) if windows and one.verdict != "open" else ()
         found.append(Comparison(**vars(one), **vars(plan), column=column, head=head, last=last, doubts=doubts))
     return tuple(found)
+
+
+def _head(axes: Sequence[str], column: Place) -> str:
+    """Return ``classes:1, E 10``."""
+    return ", ".join(at if isinstance(at, str) else f"{axis} {at:g}" for axis, at in zip(axes, column, strict=True))
 
 
 def _verdicts(sweep: str, planned: Sequence[tuple[Plan, Place, Any]], window: str) -> list[str | None]:
@@ -297,18 +316,6 @@ def _last(gain: pd.Series[float]) -> tuple[float, float]:
     return 100 * math.fsum(gains) / len(gains), half_width
 
 
-@dataclass(frozen=True)
-class Ranked(Plan):
-    """What a planned comparison of how fast or how easily rows train shows in a column, by a test of ranks."""
-
-    effect: float = 1.0  # the median ratio of rounds, or the mean difference of widths in decades
-    p: float = 1.0  # not corrected
-    verdict: str = ""
-    doubts: tuple[str, ...] = ()
-    column: Place = ()
-    head: str = ""
-
-
 @cache
 def ranks(sweep: str) -> tuple[Ranked, ...]:
     """Return the planned comparisons of rounds and of widths, without verdicts, which need the whole family."""
@@ -316,18 +323,17 @@ def ranks(sweep: str) -> tuple[Ranked, ...]:
     for plan in plans(sweep):
         if plan.measure == "far":
             continue
+        assert plan.field == "norm", "rows of FedAvg with a linear head"
         runs = plan.among_runs(federated(sweep).query("head == 'linear'"))
-        columns = list(sweep_of(sweep).column)
-        for place, own in runs.groupby(columns, sort=False):
-            if {plan.value, plan.against} <= set(own[plan.field]) and plan.field == "norm":
-                at = place if isinstance(place, tuple) else (place,)
-                found.append(_ranked(sweep, plan, at))
+        for place, own in runs.groupby(list(sweep_of(sweep).column), sort=False):
+            if {plan.value, plan.against} <= set(own.norm):
+                found.append(_ranked(sweep, plan, place))
     return tuple(found)
 
 
 def _ranked(sweep: str, plan: Plan, place: Place) -> Ranked:
-    at = dict(zip(sweep_of(sweep).column, place, strict=True))
-    column = Column(sweep, str(at["partition"]), int(at.get("E", 10)))
+    axes = sweep_of(sweep).column
+    column = Column(sweep, **dict(zip(axes, place, strict=True)))
     one, other = (f"fedavg {norm}" for norm in (plan.value, plan.against))
     is_fast = plan.measure == "fast"
     values = (column.rounds_to_level() if is_fast else column.decades())[[one, other]].dropna()
@@ -335,15 +341,8 @@ def _ranked(sweep: str, plan: Plan, place: Place) -> Ranked:
     edges = column.is_at_edge() if is_fast else column.is_open()
     doubts = ("no plateau",) if is_fast and column.plateaus().empty else ()
     doubts += ("edge of the grid",) if edges[[one, other]].any() else ()
-    head = ", ".join(of if isinstance(of, str) else f"{axis} {of:g}" for axis, of in at.items())
-    return Ranked(
-        **vars(plan),
-        effect=float(effect),
-        p=p_of_ranks(values[one], values[other]),
-        doubts=doubts,
-        column=place,
-        head=head,
-    )
+    p = p_of_ranks(values[one], values[other])
+    return Ranked(**vars(plan), doubts=doubts, column=place, head=_head(axes, place), effect=float(effect), p=p)
 
 
 @cache

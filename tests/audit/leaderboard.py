@@ -54,8 +54,10 @@ PLANNED = {
 }
 
 #: The order of verdicts in a summary.
-VERDICTS = ["more", "more and equivalent", "less", "less and equivalent", "equivalent", "open"]
-VERDICTS += ["slower", "faster", "easier", "harder"]
+VERDICTS = [
+    *("more", "more and equivalent", "less", "less and equivalent", "equivalent", "open"),
+    *("slower", "faster", "easier", "harder"),
+]
 
 #: The names of the checks that comparisons do not pass, as the page has them, by the reasons of the details.
 CHECKS = {

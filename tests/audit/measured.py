@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from tests.audit.runs import REFINED, TAIL, accuracy, recorded
+from tests.audit.runs import TAIL, accuracy, recorded, slope
 
 #: The share of the lowest plateau to which rounds are counted, and the least share of 1 that is no guessing.
 SHARE, FAILS = 0.95, 0.15
@@ -57,7 +57,7 @@ class Column(NamedTuple):
     def slopes(self) -> pd.DataFrame:
         """Return the slope of the second half of the rounds of each row in points per doubling, with its half-width."""
         of = self.chosen()
-        slopes = of.assign(slope=[_slope(run) for run in of.records]).groupby("row").slope
+        slopes = of.assign(slope=[100 * slope(run) for run in of.records]).groupby("row").slope
         n = slopes.count()
         return pd.DataFrame({"mean": slopes.mean(), "half_width": stats.t.ppf(0.975, n - 1) * slopes.sem()})
 
@@ -73,7 +73,11 @@ class Column(NamedTuple):
 
     def rounds_to_level(self) -> pd.DataFrame:
         """Return the rounds to the level of each seed (index) and row; infinite where it is not reached."""
-        of, bound = self.chosen(), self.level() / 100
+        return self.rounds_to(self.level() / 100)
+
+    def rounds_to(self, bound: float) -> pd.DataFrame:
+        """Return the rounds to an accuracy, a share of 1, of each seed (index) and row; infinite where not reached."""
+        of = self.chosen()
         first = [next((one["round"] for one in run if accuracy(one) >= bound), np.inf) for run in of.records]
         return of.assign(first=first).pivot(index="seed", columns="row", values="first")
 
@@ -112,6 +116,12 @@ class Column(NamedTuple):
         return pd.Series(found)
 
 
+#: Norms that are compared with none.
+THREE = ("scale", "fn", "ln")
+
+FASHION_MNIST = Column("fashion_mnist_long")
+
+
 def working(values: pd.Series[float]) -> tuple[float, float]:
     """Return the ends of the unbroken range of rates around the best one that work."""
     known = values.sort_index().fillna(-np.inf)
@@ -127,7 +137,7 @@ def _runs(column: Column, rounds: int | None, tail: int) -> pd.DataFrame:
     of = of[(of.partition == column.partition) & (of.E == column.E) & (of["head"] == "linear")]
     of = of[of.lr == column.lr] if column.lr else of
     of = of[of.dataset == column.dataset] if column.dataset else of
-    end = rounds or REFINED.get(column.sweep) or of.trained.max()
+    end = rounds or of.trained.max()
     of = of[(of.trained >= end) | (of.status == "diverged")]
     of = of.assign(row=of.method + " " + of.norm, score=np.nan, value=np.nan)
     for at, run in of.iterrows():
@@ -136,13 +146,6 @@ def _runs(column: Column, rounds: int | None, tail: int) -> pd.DataFrame:
             of.loc[at, "value"] = 100 * np.mean([accuracy(one) for one in known])
             of.loc[at, "score"] = 100 * np.mean([one.get("val_acc", accuracy(one)) for one in known])
     return of[["row", "lr", "seed", "records", "value", "score"]]
-
-
-def _slope(records: list[dict[str, float]]) -> float:
-    """Return the slope of the second half of the rounds, in points per doubling of rounds."""
-    known = [(np.log2(one["round"]), 100 * accuracy(one)) for one in records if one["round"] > 0]
-    half = max(TAIL, sum(at > known[-1][0] - 1 for at, _ in known))
-    return float(np.polyfit(*np.transpose(known[-half:]), 1)[0])
 
 
 def gain(one: pd.Series[float], other: pd.Series[float]) -> tuple[float, float, float]:
@@ -159,6 +162,3 @@ def p_of_ranks(one: pd.Series[float], other: pd.Series[float]) -> float:
     gaps = ranks[:, 0] - ranks[:, 1]
     flipped = np.abs(np.array([*product((1, -1), repeat=len(gaps))]) @ gaps)
     return float(np.mean(flipped >= abs(gaps.sum()) - 1e-9))
-
-
-FASHION_MNIST = Column("fashion_mnist_long")

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from tests.audit import learning_rate, published
-from tests.audit.cells import WITHIN, At, Comparison, comparisons, gains, ranked, values
-from tests.audit.measured import Column
+from tests.audit.cells import WITHIN, At, Planned, comparisons, gains, ranked, values
+from tests.audit.measured import THREE, Column
 from tests.audit.pages import listed, span
-from tests.audit.results_digits import NORMS, THREE
+from tests.audit.results_digits import NORMS
 from tests.audit.runs import ROOT, TAIL, WITH_TAIL, chosen, federated, only
 
 #: The rows and columns of the quickstart, as the page names them.
@@ -92,12 +92,9 @@ def _rows(*norms: str) -> list[str]:
 
 def _shown(sweep: str, partition: str) -> dict[tuple[str, str], str]:
     """Return the verdicts on how far and how fast in a column, with the checks that they do not pass, by value."""
-    both = (*comparisons(sweep), *ranked(sweep))
-    return {
-        (one.measure, one.value): one.checked if isinstance(one, Comparison) else one.verdict + str(one.doubts or "")
-        for one in both
-        if one.column[0] == partition and one.measure != "easy"
-    }
+    both: list[Planned] = [*comparisons(sweep), *ranked(sweep)]
+    here = [one for one in both if one.column[0] == partition and one.measure != "easy"]
+    return {(one.measure, one.value): one.checked for one in here}
 
 
 def _digits() -> Iterator[str]:

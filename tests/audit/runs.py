@@ -7,6 +7,7 @@ code. The rules are those of ``docs/statistics.md``, written down a second time.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -120,12 +121,21 @@ def runs(sweep: str) -> pd.DataFrame:
     names = {name: [one[name] for one in frame.result] for name in ("run_id", "status")}
     found = found.assign(**names, trained=[one["rounds"] for one in frame.result], lines=frame.metrics.to_numpy())
     longest = found.sort_values("trained", kind="stable").groupby("run_id").tail(1).sort_index()
-    # A refined search drops runs at its rungs alone, and trains all others to the end.
-    is_whole = (longest.trained >= REFINED[file]) if file in REFINED else True
-    longest = longest.assign(rounds=REFINED.get(file, longest.rounds))
-    found = longest.assign(kept=_kept(found, longest, SEARCHED[file]) if file in SEARCHED else is_whole)
+    if file in REFINED:
+        longest = _cut(longest, REFINED[file])
+        longest["kept"] = longest.trained == REFINED[file]  # the others were dropped at a rung
+        found = longest
+    else:
+        found = longest.assign(kept=_kept(found, longest, SEARCHED[file]) if file in SEARCHED else True)
     where = sweep_of(sweep).where
     return (found.query(where) if where else found).reset_index(drop=True)
+
+
+def _cut(runs: pd.DataFrame, last: int) -> pd.DataFrame:
+    """Return runs as if none had been trained beyond a round."""
+    lines = [[line for line in of if json.loads(line)["round"] <= last] for of in runs.lines]
+    status = runs.status.mask(runs.trained > last, "done")
+    return runs.assign(lines=lines, status=status, trained=runs.trained.clip(upper=last), rounds=last)
 
 
 def _kept(found: pd.DataFrame, longest: pd.DataFrame, search: Search) -> pd.Series[bool]:
@@ -152,10 +162,8 @@ def _place(experiment: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def recorded(sweep: str) -> pd.DataFrame:
-    """Return the runs with their ``records``, one of each evaluation, up to the sweep's last round."""
-    last = REFINED.get(sweep_of(sweep).file, np.inf)
-    records = [[one for one in map(json.loads, lines) if one["round"] <= last] for lines in runs(sweep).lines]
-    return runs(sweep).assign(records=records)
+    """Return the runs with their ``records``, one of each evaluation."""
+    return runs(sweep).assign(records=lambda of: [list(map(json.loads, lines)) for lines in of.lines])
 
 
 @cache
@@ -165,7 +173,6 @@ def federated(sweep: str, rounds: int | None = None) -> pd.DataFrame:
     NaN for a run that diverged before, or that a search dropped. The score ranks learning rates.
     """
     file = sweep_of(sweep).file
-    rounds = rounds or REFINED.get(file)
     of = (recorded(sweep) if rounds else runs(sweep)).query("kind == 'federated'").reset_index(drop=True)
     numbers = []
     for run in of.itertuples():
@@ -186,6 +193,14 @@ def federated(sweep: str, rounds: int | None = None) -> pd.DataFrame:
 def accuracy(record: dict[str, Any]) -> float:
     """Return the mean over clients; that on the whole test set where clients keep parts of the model."""
     return float(record["acc_global" if "acc_personal" in record else "acc"])
+
+
+def slope(records: Sequence[dict[str, Any]]) -> float:
+    """Return the slope over the second half of the rounds per doubling of rounds; NaN for too few evaluations."""
+    known = pd.Series([accuracy(one) for one in records], [one["round"] for one in records], dtype=float)
+    known = known[known.index > 0]
+    half = known[-max(TAIL, (2 * known.index > known.index.max()).sum()) :]
+    return float(np.polyfit(np.log2(half.index.to_numpy()), half, 1)[0]) if len(half) >= TAIL else np.nan
 
 
 def only(sweep: str, name: str) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.audit import pages
 from tests.audit.cells import IMAGES, WITHIN, comparisons, judge, ranked
-from tests.audit.measured import FASHION_MNIST, Column, gain
+from tests.audit.measured import FASHION_MNIST, THREE, Column, gain
 from tests.audit.runs import ROOT
 
 PAGE = (ROOT / "docs/answers/how-far-how-fast.md").read_text()
@@ -49,10 +49,6 @@ METHODS = {"fedavg": "FedAvg", "fedyogi": "FedYogi", "scaffold": "SCAFFOLD", "fe
 PARTITIONS = {"classes:1": "one class", "classes:2": "two classes", "dirichlet:0.1": "Dirichlet(0.1)", "iid": "iid"}
 
 
-#: Norms that are compared with none.
-THREE = ("scale", "fn", "ln")
-
-
 def gains(column: Column, rounds: int | None = None) -> pd.DataFrame:
     """Return ``p``, corrected for the three, and ``text`` of the gain over none of each norm."""
     of = column.by_seed(rounds) / 100
@@ -85,6 +81,15 @@ def paces() -> list[list[str]]:
         rounds = column.rounds_to_level().median()
         rows.append([name, *(f"{rounds[f'fedavg {norm}']:.0f}" for norm in PACE)])
     return rows
+
+
+def other_levels() -> Iterator[str]:
+    """The rounds of none to levels below and above that of the table."""
+    columns, texts = (SKEWED, ONE_STEP, PHASE), []
+    for bound in (0.7, 0.9, 0.95):
+        rounds = [column.rounds_to(bound)["fedavg none"].median() for column in columns]
+        texts.append(f"{100 * bound:.0f} % after {pages.listed(rounds)}")
+    yield f"none reaches {texts[0]} rounds, {texts[1]}, and {texts[2]}."
 
 
 #: Norms of the table of rounds.
@@ -212,7 +217,9 @@ def the_constant() -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sentences", [digits, fashion_mnist, at_equal_accuracy, of_methods, the_constant])
+@pytest.mark.parametrize(
+    "sentences", [digits, fashion_mnist, other_levels, at_equal_accuracy, of_methods, the_constant]
+)
 def test_the_sentences(sentences: Callable[[], Iterator[str]]) -> None:
     text = pages.plain(PAGE)
     assert [sentence for sentence in sentences() if sentence not in text] == []

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from tests.audit.runs import REFINED, ROW, TAIL, Place, accuracy, chosen, federated, runs, sweep_of
+from tests.audit.runs import REFINED, ROW, TAIL, Place, accuracy, chosen, federated, runs, slope, sweep_of
 
 #: The windows whose verdicts are compared.
 WINDOWS = (1, TAIL, 2 * TAIL)
@@ -28,13 +28,10 @@ def ends(sweep: str) -> pd.DataFrame:
     lines = runs(sweep).set_index("run_id").lines
     found = []
     for run in chosen(sweep).itertuples():
-        last = REFINED.get(sweep_of(sweep).file, np.inf)
-        records = [one for one in map(json.loads, lines[run.run_id]) if 0 < one["round"] <= last]
-        known = pd.Series([accuracy(one) for one in records], [one["round"] for one in records], dtype=float)
+        records = [one for one in map(json.loads, lines[run.run_id]) if one["round"] > 0]
+        known = pd.Series([accuracy(one) for one in records], dtype=float)
         numbers = [known[-window:].mean() if len(known) >= window else np.nan for window in WINDOWS]
-        half = known[-max(TAIL, (2 * known.index > known.index.max()).sum()) :]
-        slope = np.polyfit(np.log2(half.index.to_numpy()), half, 1)[0] if len(half) >= TAIL else np.nan
-        found.append((round(slope, 12), *numbers))
+        found.append((round(slope(records), 12), *numbers))
     names = ["slope", *(over(window) for window in WINDOWS)]
     return chosen(sweep).reset_index(drop=True).assign(**pd.DataFrame(found, columns=names))
 
@@ -55,12 +52,12 @@ def cells(sweep: str) -> pd.DataFrame:
 
 
 def _cell(sweep: str, own: pd.DataFrame) -> dict[str, Any]:
-    values, slope = own.value, own.slope
+    values, rises = own.value, own.slope
     far = max(COLLAPSE, FAR * 1.4826 * (values - values.median()).abs().median())
-    is_known = len(own) >= 3 and slope.notna().all()
-    width = stats.t.ppf(0.975, len(own) - 1) * slope.sem() if is_known else np.nan
+    is_known = len(own) >= 3 and rises.notna().all()
+    width = stats.t.ppf(0.975, len(own) - 1) * rises.sem() if is_known else np.nan
     return {
-        "rising": bool(slope.mean() > width) if is_known else None,
+        "rising": bool(rises.mean() > width) if is_known else None,
         "collapsed": int((values < values.median() - far).sum()) if len(own) >= 3 else 0,
         **_grid(sweep, own.iloc[0]),
     }

@@ -26,6 +26,9 @@ from tests.test_same_methods import FilesSource
 
 ROOT = Path(__file__).parents[2]
 
+#: A retired sweep and its results.
+OLD = Path(__file__).with_name("digits_before")
+
 #: Rounds of which each is twice the one before, so that the slope per doubling is that per evaluation.
 DOUBLING = (1, 2, 4, 8, 16)
 
@@ -240,7 +243,7 @@ def test_what_runs_are_too_short_for_is_said(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_gains_of_the_old_sweep_are_rising_and_coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """With rates half a decade apart and a stop at 100 rounds the gains with one class a client were not shown."""
-    found = planned_of("digits_before", monkeypatch)
+    found = planned_of((OLD.with_suffix(".parquet"), OLD.with_suffix(".yaml")), monkeypatch)
     for value in ("scale", "fn", "ln", "gn"):
         (one,) = (one for (name, _), one in found.items() if name == f"{value} against none")
         assert one.contrast.verdict == "more"
@@ -252,7 +255,7 @@ def test_the_gains_of_the_old_sweep_are_rising_and_coarse(monkeypatch: pytest.Mo
 def test_an_export_without_the_last_evaluations_cannot_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """``results/digits.parquet`` has rounds 0 and 100 alone."""
     sets = ["report.contrasts=[{norm: [fn, ln], against: none, if: {method: fedavg}}]"]
-    found = planned_of("digits", monkeypatch, sets, ["method=fedavg"])
+    found = planned_of(committed("digits"), monkeypatch, sets, ["method=fedavg"])
     assert len(found) == 16
     for one in found.values():
         assert {"slope not known", "window not known"} <= set(words(one.doubts))
@@ -263,17 +266,23 @@ def test_an_export_without_the_last_evaluations_cannot_tell(monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_finer_rates_and_more_rounds_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = planned_of("plateau", monkeypatch)
+    found = planned_of(committed("plateau"), monkeypatch)
     assert all(one.doubts == () for one in found.values() if one.pair.measure != "easy")
 
 
+def committed(name: str) -> tuple[Path, Path]:
+    """Return the results of a sweep and its file."""
+    return ROOT / f"results/{name}.parquet", ROOT / f"sweeps/{name}.yaml"
+
+
 def planned_of(
-    name: str, monkeypatch: pytest.MonkeyPatch, sets: list[str] | None = None, only: list[str] | None = None
+    files: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    sets: list[str] | None = None,
+    only: list[str] | None = None,
 ) -> dict[tuple[str, str], Planned]:
     """The planned comparisons of committed results, by name and column."""
     monkeypatch.delenv("FLBENCH_DATA", raising=False)
-    file, spec = ROOT / f"results/{name}.parquet", ROOT / f"sweeps/{name}.yaml"
-    if not spec.exists():  # a sweep of the past is beside this file
-        file, spec = (Path(__file__).with_name(of.name) for of in (file, spec))
+    file, spec = files
     board = build(parts_of(FilesSource([file]), [load_sweep(spec, sets or (), only or ())]))
     return {(one.name, one.column): one for section in board.sections for one in section.planned}
