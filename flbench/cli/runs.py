@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ import typer
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.completion import targets
-from flbench.cli.options import MOST_RUNS, JsonOption, OnlyOption, ResultsOption, StoreOption
+from flbench.cli.options import MOST_RUNS, JsonOption, OnlyOption, ResultsOption, StoreOption, parted
 from flbench.cli.screen import label_cells, plain_table, say, wide_console
 from flbench.cli.stored_runs import StoredRuns, newest_record, runs_of_files, runs_of_store
 from flbench.config import ALIASES, headline_of
@@ -74,9 +73,10 @@ def runs(
         raise UserError(f"--state {bad[0]}: {unknown('state', bad[0], STATES)}")
     if limit is not None and limit < 1:
         raise UserError(f"--limit {limit}: expected at least 1 run")
-    for name in (name for name in names or () if "=" in name and not Path(name).exists()):
-        condition([name])  # a mistake in it comes first, with the nearest name
-        raise UserError(f"{name}: conditions are options here: --only {name}")
+    _, conditions = parted(names, None)
+    if conditions:
+        condition(conditions)  # a mistake in them comes first, with the nearest name
+        raise UserError(f"{conditions[0]}: conditions are options here: --only {conditions[0]}")
     if results:
         opened, found = None, runs_of_files(results)
     else:

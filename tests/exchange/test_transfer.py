@@ -206,7 +206,7 @@ def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     both = FilesSource([first, second])
     with pytest.raises(UserError, match=r"b\.parquet: run .* has other numbers here than in .*a\.parquet \(first in "):
         collect(both)
-    assert len(collect(both, [experiment(seed=1)]).runs) == 1, "runs that nobody asks for need not agree"
+    assert len(collect(both, [experiment(seed=1)]).runs) == 1, "only the runs that a report requests must agree"
     assert len(list(FilesSource([first, first]).stored_runs())) == 2
     whole = exports.read(first)
     known = {"final": whole[0].records[-1], "sha256": "0" * 64}  # as in the first layout of the file
