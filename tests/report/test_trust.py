@@ -281,7 +281,7 @@ def planned_of(
     sets: list[str] | None = None,
     only: list[str] | None = None,
 ) -> dict[tuple[str, str], Planned]:
-    """The planned comparisons of committed results, by name and column."""
+    """The planned comparisons of results and a sweep file, by name and column."""
     monkeypatch.delenv("FLBENCH_DATA", raising=False)
     file, spec = files
     board = build(parts_of(FilesSource([file]), [load_sweep(spec, sets or (), only or ())]))
