@@ -11,7 +11,7 @@ import pytest
 from tests.audit import pages
 from tests.audit.cells import IMAGES, WITHIN, comparisons, judge, ranked
 from tests.audit.measured import FASHION_MNIST, THREE, Column, gain
-from tests.audit.runs import ROOT
+from tests.audit.runs import ROOT, accuracy
 
 PAGE = (ROOT / "docs/answers/how-far-how-fast.md").read_text()
 
@@ -145,19 +145,25 @@ def digits() -> Iterator[str]:
     yield f"The two neighbours of each best rate on digits are worse by at most {known.max():.1f} points"
 
 
+def curves(column: Column) -> dict[str, pd.DataFrame]:
+    """Return the accuracies of each row after each evaluated round (index) and seed."""
+    found = {}
+    for row, of in column.chosen().groupby("row"):
+        known = {run.seed: pd.Series({at["round"]: accuracy(at) for at in run.records}) for run in of.itertuples()}
+        found[str(row)] = pd.DataFrame(known).drop(index=0, errors="ignore").dropna(axis=1)
+    return found
+
+
 def what_is_faster() -> Iterator[str]:
     """Other measures of speed than the first evaluation at the level, with one class on digits."""
-    bound, curves = SKEWED.level() / 100, {}
-    for row, of in SKEWED.chosen().groupby("row"):
-        known = {run.seed: pd.Series({at["round"]: at["acc"] for at in run.records}) for run in of.itertuples()}
-        curves[str(row)] = pd.DataFrame(known).drop(index=0, errors="ignore").dropna(axis=1)
-    stays = {row: (of[::-1] >= bound).cumprod().sum() for row, of in curves.items()}
-    from_round = {row: curves[row].index[-1] + 10 - 10 * count.median() for row, count in stays.items()}
+    bound, of_rows = SKEWED.level() / 100, curves(SKEWED)
+    stays = {row: (of[::-1] >= bound).cumprod().sum() for row, of in of_rows.items()}
+    from_round = {row: of_rows[row].index[-1] + 10 - 10 * count.median() for row, count in stays.items()}
     yield (
         "Half of the seeds stay above it from round {:.0f} on without a normalization, from {:.0f}, {:.0f} and {:.0f} "
         "with the".format(*(from_round[f"fedavg {norm}"] for norm in ("none", *THREE)))
     )
-    areas = {row: of.loc[:100].mean() for row, of in curves.items()}
+    areas = {row: of.loc[:100].mean() for row, of in of_rows.items()}
     leads = [gain(100 * areas[f"fedavg {norm}"], 100 * areas["fedavg none"]) for norm in THREE]
     yield f"these three lead by {pages.listed(f'{mean:.1f} ± {half:.1f}' for mean, half, _ in leads)} points."
     runs = SKEWED.runs()
@@ -215,6 +221,19 @@ def of_methods() -> Iterator[str]:
         one = found[method, "classes:1"]
         assert (one.verdict, one.doubts) == (WITHIN, ("depends on the window",))
     assert {found["feddyn", at].verdict for at in ("classes:1", "dirichlet:0.1")} == {"open"}
+    one_class, dirichlet = (Column("plateau_methods", at) for at in ("classes:1", "dirichlet:0.1"))
+    first = one_class.rounds_to_level()
+    medians = [first[f"{method} none"].median() for method in ("fedavg", "feddyn", "scaffold")]
+    (every,) = {*first["fedyogi none"]}
+    yield (
+        f"to {one_class.level():.1f} % with one class and without a normalization FedYogi needs {every:.0f} rounds in "
+        "every seed, FedAvg {:.0f}, FedDyn {:.0f} and SCAFFOLD {:.0f} (medians).".format(*medians)
+    )
+    leads = []
+    for column in (one_class, dirichlet):
+        areas = {row: 100 * of.loc[:100].mean() for row, of in curves(column).items()}
+        leads.append("{:.1f} ± {:.1f}".format(*gain(areas["fedyogi none"], areas["fedavg none"])[:2]))
+    yield f"FedYogi leads FedAvg there by {leads[0]} points, and with Dirichlet(0.1) by {leads[1]}."
     ln = [found["ln", at] for at in ("classes:1", "dirichlet:0.1")]
     assert {one.verdict for one in ln} == {"open"}
     yield f"Layer norm gains nothing that is shown in the other methods ({pages.listed([one.text for one in ln])})."
