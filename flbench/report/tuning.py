@@ -231,7 +231,7 @@ class Range:
     @property
     def decades(self) -> float:
         """The width of the range in powers of ten."""
-        return math.log10(self.high / self.low)
+        return decades_between(self.low, self.high)
 
     @property
     def decades_by_seed(self) -> dict[int, float]:
@@ -244,8 +244,19 @@ class Range:
         found = {}
         for seed in sorted(seeds):
             _, first, last = unbroken([sign * cell.by_seed.get(seed, -sign * math.inf) for cell in self.cells])
-            found[seed] = math.log10(rates[last] / rates[first])
+            found[seed] = decades_between(rates[first], rates[last])
         return found
+
+
+def decades_between(low: float, high: float) -> float:
+    """Return the powers of ten between two rates; equal ranges are equal, although rates are rounded to twelve digits.
+
+    The test of ranks would count ranges that differ by the rounding alone as wider or narrower.
+
+    >>> decades_between(0.01, 0.316227766017), decades_between(0.0316227766017, 1)
+    (1.5, 1.5)
+    """
+    return round(math.log10(high / low), 9)
 
 
 def ranges(cells: pd.DataFrame, layout: Layout) -> list[Rows[Range]]:

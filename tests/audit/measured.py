@@ -98,13 +98,16 @@ class Column(NamedTuple):
         return (best == tried["min"]) | (best == tried["max"])
 
     def decades(self) -> pd.DataFrame:
-        """Return the width of the rates that work in powers of ten, for each seed (index) and row."""
+        """Return the width of the rates that work in powers of ten, for each seed (index) and row.
+
+        Rates have twelve digits: without rounding, ranges of the same width would not be tied.
+        """
         of = self.runs()
         widths = {
             (row, seed): np.log10(np.divide(*working(own.set_index("lr").value)[::-1]))
             for (row, seed), own in of.groupby(["row", "seed"])
         }
-        return pd.Series(widths).unstack(0)
+        return pd.Series(widths).round(9).unstack(0)
 
     def is_open(self) -> pd.Series[bool]:
         """Return whether the rates that work reach the least or the largest one that was tried, by means over seeds."""

@@ -39,7 +39,7 @@ def probed(sweep: str) -> pd.DataFrame:
         place = {name: label(experiment[name]) for name in ("method", "norm", "partition")}
         place |= {"column": json.dumps(others, sort_keys=True), "E": experiment["local_steps"]}
         place |= {name: experiment[name] for name in ("lr", "seed")}
-        place |= {"coefficient": experiment["method"].get("coefficient")}
+        place |= {"coefficient": experiment["method"].get("coefficient"), "run_id": run.run_id}
         if run.result["status"] == "done":
             tail = TAIL if sweep in WITH_TAIL else 1
             place |= _numbers([json.loads(line) for line in (run.metrics[0], *run.metrics[-tail:])])

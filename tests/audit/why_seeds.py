@@ -125,14 +125,14 @@ def reduced_by_fn(of: pd.DataFrame, name: str) -> Claim:
 
 def doses_of(of: pd.DataFrame) -> pd.DataFrame:
     """Return each dose's differences in rank and in points of accuracy, whether tests show them, and their signs."""
-    gaps = {name: _differences(of, name) for name in ("rank", "acc")}
+    gaps = {name: differences(of, name) for name in ("rank", "acc")}
     doses = pd.DataFrame({name: some.map(np.mean) for name, some in gaps.items()})
     signs = {name: shown([*some]) for name, some in gaps.items()}
     is_equal = [one.p_within < LEVEL for one in judge([*gaps["acc"]])]
     return doses.assign(acc=100 * doses.acc, is_equal=is_equal, changes=signs["rank"], way=signs["acc"])
 
 
-def _differences(of: pd.DataFrame, name: str) -> pd.Series:
+def differences(of: pd.DataFrame, name: str) -> pd.Series:
     """Return the differences by seed of a number with each dose and without the penalty, for each place and dose."""
     by_dose = of.pivot(index=["column", "norm", "lr", "seed"], columns="coefficient", values=name)
     gaps = by_dose.drop(columns=0.0).sub(by_dose[0.0], axis=0)

@@ -211,3 +211,17 @@ def test_planned_comparisons_of_the_width_of_rates() -> None:
     assert "| +2.00 decades<br><sub>easier, but edge of the grid</sub>" in markdown_of(board)
     missing = board_of([*runs[:-1], dataclasses.replace(runs[-1], state="failed", record=None)], contrasts=(one.pair,))
     assert missing.sections[0].planned == ()
+
+
+def test_ranges_of_the_same_width_are_tied_although_rates_are_rounded() -> None:
+    """Rates have twelve digits, so that 0.01 to 0.316... and 0.0316... to 1 differ by 1e-12: a tie, not a rank."""
+    rates = (0.01, 0.0316227766017, 0.1, 0.316227766017, 1.0)
+    accs = {"none": (0.5, 0.9, 0.9, 0.9, 0.9), "ln": (0.9, 0.9, 0.9, 0.9, 0.5)}
+    runs = [
+        dataclasses.replace(run_of(acc, norm=norm, lr=lr, seed=seed), result=RESULT)
+        for norm, of in accs.items()
+        for lr, acc in zip(rates, of, strict=True)
+        for seed in range(6)
+    ]
+    (one,) = board_of(runs, contrasts=(pair(norm="ln", against="none", measure="easy"),)).sections[0].planned
+    assert (one.effect, one.contrast.p, one.contrast.verdict) == (0, 1, "open")
