@@ -269,7 +269,7 @@ def _spectra(groups: Sequence[Sequence[Run]]) -> Drawing:
     highest = max(max(_eigenvalues(run)) for group in groups for run in group)
     for panel, group in zip(axes, groups, strict=True):
         _draw_spectrum(panel, group, highest)
-    figure.supxlabel("eigenvalue of the Fisher information", fontsize="medium")
+        panel.set_xlabel("eigenvalue of the Fisher information" if is_lowest(panel) else "")
     figure.supylabel("eigenvalues of a draw", fontsize="medium")
     set_title(figure, f"Spectra of random networks: {title}")
     handles = [Line2D([], [], color="#000000", linestyle=dashes, linewidth=1.3) for dashes in ("--", ":")]
