@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -93,7 +94,8 @@ def _sections(parts: Sequence[Part]) -> tuple[Section, ...]:
         title = ", ".join(at.label for at in ticks)
         name = ticks[0].label
         settings = ticks[1].label.removeprefix(models[ticks]) if names_with_model[ticks[0], models[ticks]] > 1 else ""
-        words = f"{in_words(name)}, {in_words(models[ticks])}{settings}"
+        spelled = re.sub(r"[\[\]]", "", settings.replace("=", " ")).replace("(", " (", 1)
+        words = f"{in_words(name)}, {in_words(models[ticks])}{spelled}"
         if names_of_data[ticks[0]] > 1:
             name = f"{name}, {models[ticks]}" if names_with_model[ticks[0], models[ticks]] == 1 else title
         if counts[ticks] > 1:

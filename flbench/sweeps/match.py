@@ -99,11 +99,12 @@ class Condition:
     @cached_property
     def label(self) -> str:
         """``ln``, ``cosine(learned=true)``."""
-        raw = self.given.raw
-        if not isinstance(raw, dict):
-            return format_scalar(raw)
-        settings = ", ".join(f"{name}={format_scalar(one)}" for name, one in raw.items() if name != "name")
-        return f"{raw.get('name', '')}({settings})" if settings else str(raw.get("name", ""))
+        return _label(self.given.raw)
+
+    @property
+    def labels(self) -> list[str]:
+        """The label of each value that meets it."""
+        return list(map(_label, self.given.raw if isinstance(self.given.raw, list) else [self.given.raw]))
 
     @property
     def name(self) -> str:
@@ -114,6 +115,14 @@ class Condition:
     def holds_for(self, experiment: Experiment) -> bool:
         """Return whether an experiment meets it."""
         return self.rule.holds_for(experiment)
+
+
+def _label(raw: Any) -> str:
+    """Return the label of a value as a file gives it."""
+    if not isinstance(raw, dict):
+        return format_scalar(raw)
+    settings = ", ".join(f"{name}={format_scalar(one)}" for name, one in raw.items() if name != "name")
+    return f"{raw.get('name', '')}({settings})" if settings else str(raw.get("name", ""))
 
 
 def all_of(conditions: Iterable[Condition]) -> Callable[[Experiment], bool]:

@@ -12,12 +12,14 @@ import pytest
 from matplotlib import rc_context, rcParams
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from matplotlib.text import Text
 
 from flbench.exchange import exports, transfer
 from flbench.papers import papers
 from flbench.report.board import Leaderboard
 from flbench.report.figures import kinds
 from flbench.report.figures.drawing import Drawing, save_as
+from flbench.report.figures.maps import _Colors
 from flbench.report.figures.style import COLORS, color_numbers, row_styles, spelled
 from flbench.report.paper import figure_kinds
 from flbench.report.runs import collect
@@ -147,6 +149,49 @@ def test_a_line_over_the_rates_needs_three_values() -> None:
     assert draw(board_of([dropped[0], done[1], dropped[2]]), "lr") == []
     assert draw(board_of(run_of(None, "pending", lr=lr) for lr in rates), "lr") == []
     assert len(draw(board_of(done), "lr")) == 1
+
+
+def test_a_column_without_a_line_has_no_panel_and_rows_without_one_are_named() -> None:
+    """Of two columns and two rows one has three rates."""
+    places = (("none", "iid"), ("ln", "iid"), ("none", "classes:1"))
+    runs = [run_of(0.4, norm=norm, partition=partition, lr=0.1) for norm, partition in places]
+    runs += [run_of(0.4, norm="none", partition="iid", lr=lr) for lr in (0.01, 1.0)]
+    (drawing,) = draw(board_of(runs), "lr")
+    assert [panel.get_title() for panel in axes_of(drawing)] == ["no skew"]
+
+
+def test_what_a_panel_lacks_is_said_in_the_title(tmp_path: Path) -> None:
+    requests = [
+        experiment(norm=norm, partition=p) for norm, p in (("none", "iid"), ("ln", "iid"), ("none", "classes:1"))
+    ]
+    (drawing,) = drawings(filled(tmp_path / "some", requests), "curves")
+    assert drawing.figure.get_suptitle() == "digits, MLP: one seed; rows without a line: not run"
+    (drawing,) = drawings(filled(tmp_path / "all", requests[:2]), "curves")
+    assert drawing.figure.get_suptitle() == "digits, MLP: one seed"
+
+
+def test_zero_is_white_in_a_map_of_gains() -> None:
+    """Also where less is better, and whatever the greatest gain is."""
+    for metric in ("acc", "loss"):
+        colors = _Colors([-2.0, 0.0, 7.0], metric, around_zero=True)
+        assert colors.bar.to_rgba(0.0)[:3] == pytest.approx((1, 1, 1), abs=0.01)
+        assert max(colors.bar.to_rgba(-7.0)[:3]) < 0.55 and max(colors.bar.to_rgba(7.0)[:3]) < 0.55
+
+
+def test_no_text_is_too_small_to_read(tmp_path: Path) -> None:
+    """A figure is 800 px wide on a page."""
+    requests = [
+        experiment(method=m, norm=n, partition=p)
+        for m in ("fedavg", "scaffold")
+        for n in ("none", "ln")
+        for p in ("iid", "classes:1")
+    ]
+    store = filled(tmp_path, requests[:-2])
+    finish(store, requests[-2], status="diverged")
+    for kind in figure_kinds(papers()):
+        for drawing in drawings(store, kind):
+            sizes = [text.get_fontsize() for text in drawing.figure.findobj(Text) if text.get_text()]
+            assert min(sizes) * 800 / (72 * drawing.figure.get_figwidth()) >= 9, kind
 
 
 @pytest.mark.parametrize("axes", [("norm", "head"), ("method", "norm"), ("method", "norm", "head")])

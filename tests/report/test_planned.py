@@ -167,10 +167,28 @@ def test_the_overview_has_a_row_of_panels_a_section_and_a_column_a_reference() -
     assert [panel.get_title(loc="left") for panel in panels] == titles
     expected = [[10.0, 21.0], [-1.0, 20.0], [21.0, 10.0]]
     assert list(map(points_of, panels)) == [pytest.approx(points) for points in expected]
-    assert [panel.get_title(loc="right") for panel in panels] == ["against no norm", "", ""]
+    above = "against no norm\n"  # with a line for the title of the first row
+    assert [panel.get_title(loc="right") for panel in panels] == [above, "", ""]
     assert draw(both, "overview") == [], "one section is drawn as gains"
     (gains,) = draw(both, "gains")
     assert [len(points_of(panel)) for panel in gains.figure.axes] == [4, 2], "a panel for the interaction"
+    (legend,) = gains.figure.legends
+    names = ["filled: shown", "hollow: not shown", "shown to be equivalent", "within 1 point"]
+    assert [text.get_text() for text in legend.get_texts()][-4:] == names
+
+
+def test_the_title_of_gains_names_what_they_are_against_in_words() -> None:
+    runs = [
+        run_of(0.5 + 0.01 * seed * (norm == "ln"), norm=norm, partition=partition, lr=0.1, seed=seed)
+        for norm in ("none", "ln")
+        for partition in ("classes:1", "dirichlet:0.1")
+        for seed in range(3)
+    ]
+    among = {"partition": ["classes:1", "dirichlet:0.1"], "lr": 0.1, "method": "fedavg"}
+    one = pair(norm="ln", against="none", **{"if": among})
+    (drawing,) = draw(board_of(runs, contrasts=(one,)), "gains")
+    title = "digits, MLP: planned comparisons against no norm with one class or Dirichlet(0.1), lr 0.1, fedavg"
+    assert drawing.caption.startswith(f"{title}, paired by seed")
 
 
 def test_the_phase_diagram_names_columns_by_local_steps_alone() -> None:
@@ -190,6 +208,7 @@ def test_the_phase_diagram_names_columns_by_local_steps_alone() -> None:
     # Seeds gain 0, 1 and 2 points times classes and E; their sd is so large that nothing is shown.
     assert texts == [f"{1.0 * classes * E:+.1f}" for classes in (1, 2, 3) for E in (1, 2, 4)]
     assert drawing.name == "phase-digits-mlp-against-none"
+    assert drawing.figure.get_supylabel() == "classes a client"
     assert draw(board, "gains") == [], "no gain is drawn twice"
     assert draw(planned_board(VALUES, contrasts=(GAIN,)), "phase") == [], "two by two columns are a table"
 

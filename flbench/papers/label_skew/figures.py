@@ -65,8 +65,11 @@ def _published(place: tuple[str, str], pairs: Sequence[tuple[Comparison[Publishe
     panel.set(xlim=(low, high), ylim=(low, high), xlabel="published accuracy (%)", ylabel="ours (%)", aspect="equal")
     set_title(figure, f"{in_words(', '.join(place))}: ours against published")
     handles, names = panel.get_legend_handles_labels()
+    filled = panel.plot([], [], "o", color=GREY, markersize=5)
     hollow = panel.plot([], [], "o", color=GREY, markerfacecolor="none", markersize=5)
-    legend_of(figure, [*handles, *hollow], [*names, "hollow: fewer rounds or other data"])
+    equal = panel.plot([], [], "-", color=GREY, linewidth=1)
+    marks = ["filled: rounds and data as published", "hollow: fewer rounds or other data", "line: equal"]
+    legend_of(figure, [*handles, *filled, *hollow, *equal], [*names, *marks])
     rounds = sorted({one.cell.runs[0].rounds for one, _ in pairs if one.cell})
     caption = (
         f"{in_words(', '.join(place))}: our accuracy (after {' and '.join(f'{number:,}' for number in rounds)} rounds) "

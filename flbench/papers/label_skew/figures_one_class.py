@@ -17,11 +17,13 @@ from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import (
     BAND,
     COLORS,
+    GREY,
     LineStyle,
     legend,
     named,
     panels,
     row_styles,
+    set_panel_title,
     set_plain_numbers,
     set_title,
 )
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 #: Norms that are drawn first where there are more norms than colours.
 _FIRST = ("none", "fn", "ln")
+
+#: Opacity of what is before training.
+_PALE = 0.4
 
 Array = NDArray[np.float64]
 _Probe = Mapping[str, Any]
@@ -85,40 +90,45 @@ def _seen(cell: Cell, collection: Collection) -> list[dict[int, _Probe]]:
 
 
 def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[dict[int, _Probe]]]) -> Drawing:
+    from matplotlib.ticker import MaxNLocator
 
     styles = row_styles([(tick_of(cell, "norm"),) for cell in cells], ("norm",))
-    figure, (spectrum, share, norms, heads) = panels(4, across=2)
+    figure, (spectrum, share, norms, longest, others) = panels(5)
+    others.sharey(longest)
     are_ends = all(len(_rounds(seeds)) == 2 for seeds in lines.values())
     for number, (seeds, style) in enumerate(zip(lines.values(), styles.values(), strict=True)):
         _draw_spectrum(spectrum, seeds, style, number)
-        others = {**style, "linestyle": ":", "marker": "_" if are_ends else ""}
-        for panel, value, drawn in (
-            (share, lambda seen: _scaled(seen, "first_share", 100), style),
-            (norms, lambda seen: _scaled(seen, "norm"), style),
-            (heads, lambda seen: max(_embedding_norms(seen), default=None), style),
-            (heads, _others, others),
+        for panel, value in (
+            (share, lambda seen: _scaled(seen, "first_share", 100)),
+            (norms, lambda seen: _scaled(seen, "norm")),
+            (longest, lambda seen: max(_embedding_norms(seen), default=None)),
+            (others, _others),
         ):
             if (values := _values(seeds, value)) is None:
                 continue
             if are_ends:
-                _draw_ends(panel, values, drawn, number)
+                _draw_ends(panel, values, style, number)
             else:
-                _draw_mean(panel, _rounds(seeds), values, drawn, number)
+                _draw_mean(panel, _rounds(seeds), values, style, number)
     for panel, title in (
         (spectrum, "singular values / the first"),
         (share, "share of the first, squared (%)"),
-        (norms, "norm of a feature"),
-        (heads, "class embeddings: longest, others"),
+        (norms, "mean norm of a feature"),
+        (longest, "norm of the longest class embedding"),
+        (others, "mean norm of the other class embeddings"),
     ):
-        panel.set_title(title)
-        panel.set_xlabel("norm" if are_ends else "round")
+        set_panel_title(panel, title)
+        panel.set_xlabel("" if are_ends else "round")
         if are_ends and panel is not spectrum:
             panel.set_xticks([])
     spectrum.set_xlabel("number of the singular value")
+    spectrum.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     spectrum.set_yscale("log")
     norms.set_yscale("log")
     set_plain_numbers(norms.yaxis)
-    legend(figure, named(styles, ("norm",)))
+    mark: LineStyle = {"color": GREY, "marker": "o", "linestyle": "none", "markersize": 5}
+    ends = {"pale: before training": {**mark, "alpha": _PALE}, "full colour: after it": mark} if are_ends else {}
+    legend(figure, named(styles, ("norm",)) | ends)
     experiment = cells[0].experiment
     assert isinstance(experiment, Federated)
     method = experiment.method.label()
@@ -132,8 +142,7 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
     caption = (
         f"{where}. Features of the {model} on test samples of all classes, uncentred, in reading order: "
         "singular values of their matrix at the end, over the first; the first one's square in percent of all squares; "
-        "mean Euclidean norm of a feature; norm of the longest class embedding, and "
-        f"({'dashes' if are_ends else 'dotted'}) mean norm of the others. "
+        "mean Euclidean norm of a feature; norm of the longest class embedding; mean norm of the others. "
         f"{'Pale: before training. ' if are_ends else ''}Mean ± sd over seeds. Compare figure 3 of Zhang et al. 2024."
     )
     return Drawing(name, caption, figure, section.place)
@@ -176,7 +185,7 @@ def _values(seeds: Sequence[Mapping[int, _Probe]], value: Callable[[_Probe], flo
 
 def _draw_ends(panel: Axes, values: Array, style: LineStyle, number: int) -> None:
     """Draw mean ± sd over seeds before training (pale) and after it, side by side by row: two points are no line."""
-    points = zip((number - 0.15, number + 0.15), *_mean_and_sd(values), (0.4, 1), strict=True)
+    points = zip((number - 0.15, number + 0.15), *_mean_and_sd(values), (_PALE, 1), strict=True)
     for x, middle, sd, alpha in points:
         panel.errorbar(x, middle, sd, **{**style, "linestyle": "", "markersize": 5, "linewidth": 1}, alpha=alpha)
 

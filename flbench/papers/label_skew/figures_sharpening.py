@@ -14,6 +14,7 @@ from flbench.report.figures.rows import leading, shown_text
 from flbench.report.figures.style import (
     BAND,
     GREY,
+    SMALL,
     LineStyle,
     is_lowest,
     legend,
@@ -32,6 +33,9 @@ from flbench.report.wording import in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+#: The line of the ratio 1.
+_LIMIT: LineStyle = {"color": GREY, "linewidth": 1, "linestyle": (0, (4, 2))}
 
 #: The ratio of each seed by round.
 Seeds = Mapping[int, Mapping[int, float]]
@@ -64,18 +68,18 @@ def _draw(section: Section, table: Table, paths: Mapping[Position, Seeds]) -> Dr
             if at in paths:
                 _draw_line(panel, paths[at], style, number)
                 rates.append(f"{row_label(row, table.row_axes)} {table.cells[at].experiment.lr:.3g}")
-        panel.axhline(1, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
+        panel.axhline(1, **_LIMIT, zorder=1)
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         set_panel_title(panel, in_words(place_label(table.col_axes, col)))
-        text = wrapped(f"lr: {', '.join(rates)}", 0.7 * panel_width(panel), 7)
-        panel.text(0.98, 0.03, text, transform=panel.transAxes, ha="right", va="bottom", fontsize=7, color=GREY)
+        text = wrapped(f"lr: {', '.join(rates)}", 0.7 * panel_width(panel), SMALL)
+        panel.text(0.98, 0.03, text, transform=panel.transAxes, ha="right", va="bottom", fontsize=SMALL, color=GREY)
         if is_lowest(panel):
             panel.set_xlabel("round")
     figure.supylabel("lr × λ_max / 2 of the global model", fontsize="medium")
     title = titles_of(section, table)
     set_title(figure, f"{title}: mean and range over seeds")
-    legend(figure, named(styles, table.row_axes))
+    legend(figure, named(styles, table.row_axes) | {"1: gradient descent is stable below": _LIMIT})
     caption = (
         f"{title}: lr x lambda_max / 2 of the global model over rounds, geometric mean and range over seeds; "
         f"dashed: 1, below which gradient descent is stable.{shown_text(len(rows), len({row for row, *_ in lines}))}"

@@ -15,6 +15,7 @@ from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import (
     BAND,
     GREY,
+    SMALL,
     legend,
     legend_of,
     line_style,
@@ -41,7 +42,7 @@ _PER_DECADE, _MARK_EVERY = 25, 8
 _MARK_EVERY_LAYER = 6
 
 _TICKS = (1, 2, 5, 10, 20, 50, 100)
-_NAMES = {"none": "no normalization", "bn-rms": "BN, not centred (the paper's)", "bn": "BN, centred"}
+_NAMES = {"none": "no norm", "bn-rms": "batch norm, not centred (the paper's)", "bn": "batch norm, centred"}
 _STYLES = {norm: line_style(place, place) for place, norm in enumerate(NORMS)}
 _ROOT: dict[str, Any] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (1, 1))}
 
@@ -73,7 +74,7 @@ def _over_layers(recorded: pd.DataFrame, width: int) -> Drawing:
         panel.axhline(math.sqrt(width), **_ROOT)
         panel.set_xscale("log")
         _rank_scale(panel, [tick for tick in _TICKS if tick <= width])
-    figure.supylabel("r(H)", fontsize="medium")
+    figure.supylabel("effective rank r(H)", fontsize="medium")
     set_title(figure, f"Rank over depth, d = {width}: mean over draws, least to greatest shaded")
     _norm_legend(figure, set(recorded.normalized), f"√d = {math.sqrt(width):.2f}")
     most = recorded.groupby(list(NET), observed=True).seed.nunique().max()
@@ -113,9 +114,9 @@ def _over_width(fitted: pd.DataFrame) -> Drawing:
         exponents = []
         for norm, own in by(same, "normalized"):
             found = fit_exponent({width: some.late.tolist() for width, some in by(own, "width")})
-            exponents.append(f"{norm}: exponent {exponent_text(found)}")
-        panel.text(0.03, 0.97, "\n".join(exponents), transform=panel.transAxes, ha="left", va="top", fontsize=6.5)
-    figure.supylabel("r(H), mean over the second half of the layers", fontsize="medium")
+            exponents.append(f"{'centred' if norm == 'bn' else 'not centred'}: exponent {exponent_text(found)}")
+        panel.text(0.03, 0.98, "\n".join(exponents), transform=panel.transAxes, ha="left", va="top", fontsize=SMALL)
+    figure.supylabel("effective rank r(H), mean over the second half of the layers", fontsize="medium")
     set_title(figure, "Rank that is left at large depth, over the width: mean ± sd over draws")
     _norm_legend(figure, set(fitted.normalized), "√d")
     caption = (
@@ -171,7 +172,7 @@ def _over_depth(setting: Setting) -> Iterator[Drawing]:
         return
     figure, (left, right) = panels(2)
     for place, (name, same) in enumerate(arms.items()):
-        _draw(left, {arm.experiment.depth: list(arm.initial_rank.values()) for arm in same}, place, name)
+        _draw(left, {arm.experiment.depth: list(arm.initial_rank.values()) for arm in same}, place, _in_words(name))
         _draw(right, {arm.experiment.depth: _percent(arm.final.values()) for arm in same}, place, name)
     depths = sorted({arm.experiment.depth for same in arms.values() for arm in same})
     for panel in (left, right):
@@ -193,13 +194,13 @@ def _raised(setting: Setting) -> Iterator[Drawing]:
         return
     figure, (accuracy, last_rank, before, after) = panels(4, across=2)
     for place, arm in enumerate(arms):
-        epochs = [0, *arm.recorded]
-        _draw(accuracy, {epoch: _percent(arm.at_best(epoch).values()) for epoch in epochs}, place, arm.name)
+        epochs, name = [0, *arm.recorded], f"{_in_words(arm.name)}{' (diverged)' if arm.has_diverged else ''}"
+        _draw(accuracy, {epoch: _percent(arm.at_best(epoch).values()) for epoch in epochs}, place, name)
         best, ranks = arm.best(arm.epochs), {0: list(arm.initial_rank.values())}
         ranks |= {epoch: list(best.at(epoch, "rank").values()) for epoch in arm.recorded} if best else {}
-        _draw(last_rank, ranks, place, arm.name)
-        _draw(before, _over_layer(list(arm.initial.values())), place, arm.name, every=_MARK_EVERY_LAYER)
-        _draw(after, _over_layer(_ends(arm)), place, arm.name, every=_MARK_EVERY_LAYER)
+        _draw(last_rank, ranks, place, name)
+        _draw(before, _over_layer(list(arm.initial.values())), place, name, every=_MARK_EVERY_LAYER)
+        _draw(after, _over_layer(_ends(arm)), place, name, every=_MARK_EVERY_LAYER)
     _accuracy_axis(accuracy, "training accuracy")
     _rank_axis(last_rank, "last hidden layer's rank")
     _rank_axis(before, "ranks before training")
@@ -261,13 +262,18 @@ def _draw(panel: Axes, series: Series, place: int, name: str, *, every: int = 1)
     plot_mean(panel, [x for x, _ in found], means, sds, line_style(place, place), label=name, markevery=mark)
 
 
+def _in_words(name: str) -> str:
+    """Return the name of an arm for a legend."""
+    return name.replace("BN", "batch norm")
+
+
 def _percent(values: Iterable[float]) -> list[float]:
     return [100 * value for value in values]
 
 
 def _rank_axis(panel: Axes, title: str) -> None:
     panel.set_title(title)
-    panel.set_ylabel("r(H)")
+    panel.set_ylabel("effective rank r(H)")
     _rank_scale(panel, _TICKS)
     panel.set_ylim(top=max(12.0, panel.get_ylim()[1]))
 

@@ -34,8 +34,10 @@ from flbench.report.figures.style import (
     line_style,
     panels,
     set_log_ticks,
+    set_panel_title,
     set_plain_numbers,
     set_title,
+    spelled,
 )
 from flbench.report.runs import Run
 from flbench.sums import sum_in_order
@@ -69,6 +71,14 @@ _RATE_POINTS: dict[str, Any] = {"marker": "o", "markerfacecolor": "#FFFFFF", "ma
 #: Bars a decade of a spectrum; eigenvalues below the first share of the largest are rounding errors, those below the
 #: second are not drawn.
 _BARS, _ROUNDING, _DRAWN = 8, 1e-10, 1e-5
+
+
+def _in_words(normalized: str) -> str:
+    """Return a normalization and its layers: ``batch norm, last layer``."""
+    name, _, layers = normalized.partition("-")
+    return ", ".join(
+        filter(None, [spelled(name), f"{layers} layer{'' if layers == 'last' else 's'}" if layers else ""])
+    )
 
 
 def sharpness(board: Leaderboard) -> Iterator[Drawing]:
@@ -106,7 +116,7 @@ def _over_width(drawn: pd.DataFrame) -> Iterator[Drawing]:
     names = sorted(drawn.normalized.unique(), key=NORMALIZATIONS.index)
     handles = [Line2D([], [], **line_style(NORMALIZATIONS.index(name))) for name in names]
     handles += [Line2D([], [], color=GREY, linestyle=dashes, linewidth=1.1) for dashes in (_VALUE, _BOUND)]
-    legend_of(figure, handles, [*names, "theory", "lower bound"])
+    legend_of(figure, handles, [*map(_in_words, names), "theory", "lower bound"])
     caption = (
         "lambda_max of the Fisher information of random networks over their width M, mean ± sd over "
         f"{range_text(drawn.groupby(['family', 'width']).size().tolist())} "
@@ -192,7 +202,7 @@ def _losses(trained: pd.DataFrame) -> Drawing:
     for column, (family, own) in enumerate(columns):
         for row, (loss, when) in enumerate((("final", "after the last step"), ("peak", "at its highest"))):
             _draw_losses(axes[row * across + column], own, loss, shade, widths)
-            axes[row * across + column].set_title(f"{family.normalized}: loss {when}")
+            set_panel_title(axes[row * across + column], f"{_in_words(family.normalized)}: loss {when}")
         axes[across + column].set_xlabel("width M")
     figure.supylabel("learning rate", fontsize="medium")
     figure.colorbar(ScalarMappable(shade, _LOSS_COLORS), ax=axes, label="training loss", fraction=0.05, extend="min")
@@ -203,6 +213,9 @@ def _losses(trained: pd.DataFrame) -> Drawing:
         Line2D([], [], linestyle="", **_RATE_POINTS, label="measured at the start"),
         Patch(label=f"exploded (above {EXPLODED:g})", linewidth=0, **_EXPLODED),
     ]
+    rates = trained.lr.nunique()
+    if any(len(own.drop_duplicates(["width", "lr"])) < own.width.nunique() * rates for _, own in columns):
+        handles.append(Patch(label="white: not run", facecolor="#FFFFFF", edgecolor=GREY, linewidth=0.8))
     legend_of(figure, handles, [str(handle.get_label()) for handle in handles])
     caption = (
         "Training loss of full-batch gradient descent over width and learning rate, after the last step (above) and "
@@ -247,6 +260,8 @@ def cell_edges(values: Sequence[float]) -> list[float]:
 
 def _spectra(groups: Sequence[Sequence[Run]]) -> Drawing:
     """All eigenvalues at one width: a histogram for each normalization."""
+    from matplotlib.lines import Line2D
+
     experiment = experiment_of(groups[0][0])
     family, width = Family.of(experiment), experiment.width
     title = f"{family.network}, M = {width}, T = {family.samples or width}, C = {family.outputs}"
@@ -254,9 +269,11 @@ def _spectra(groups: Sequence[Sequence[Run]]) -> Drawing:
     highest = max(max(_eigenvalues(run)) for group in groups for run in group)
     for panel, group in zip(axes, groups, strict=True):
         _draw_spectrum(panel, group, highest)
-    figure.supxlabel("eigenvalue of the Fisher information", fontsize="medium")
+        panel.set_xlabel("eigenvalue of the Fisher information" if is_lowest(panel) else "")
     figure.supylabel("eigenvalues of a draw", fontsize="medium")
     set_title(figure, f"Spectra of random networks: {title}")
+    handles = [Line2D([], [], color="#000000", linestyle=dashes, linewidth=1.3) for dashes in ("--", ":")]
+    legend_of(figure, handles, ["largest eigenvalue by theory", "its lower bound"])
     caption = (
         f"Nonzero eigenvalues of the Fisher information of {title}: number in each bar, mean over "
         f"{range_text(list(map(len, groups)))} draws; dashed: lambda_max of theory (theorem 2.2), dotted: its "
@@ -285,4 +302,4 @@ def _draw_spectrum(panel: Axes, group: Sequence[Run], highest: float) -> None:
             panel.axvline(value, color="#000000", linestyle=style, linewidth=1.3)
     panel.set_xscale("log")
     panel.set_yscale("log")
-    panel.set_title(family.normalized)
+    set_panel_title(panel, _in_words(family.normalized))

@@ -11,7 +11,7 @@ from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name
-from flbench.report.figures.rows import leading, shown_text, spread_text
+from flbench.report.figures.rows import lacking_text, leading, shown_text, spread_text
 from flbench.report.figures.style import (
     LineStyle,
     is_lowest,
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 #: Fewer values than this make no line.
 FEWEST = 3
+
+#: Of more betas the powers of ten alone are ticks.
+_MOST_TICKS = 6
 
 
 @FIGURES.register(
@@ -61,11 +64,13 @@ def over_beta(board: Leaderboard) -> Iterator[Drawing]:
         label, over = "Dirichlet's β (left: strong label skew)", "over Dirichlet's beta"
         number = partial(_beta, iid=end)
         for drawing in _draw(section, skewed, "dirichlet", "partition", number, label, over):
+            decades = [beta for beta in betas if math.log10(beta).is_integer()]
+            ticks = {beta: f"{beta:g}" for beta in (betas if len(betas) <= _MOST_TICKS else decades)}
             if any(_beta(cell) == math.inf for cell in skewed):
-                decades = [beta for beta in betas if math.log10(beta).is_integer()]
-                for panel in drawing.figure.axes:
-                    panel.set_xticks([*decades, end], [*(f"{beta:g}" for beta in decades), "iid"])
-                    panel.minorticks_off()
+                ticks[end] = "iid"
+            for panel in drawing.figure.axes:
+                panel.set_xticks(list(ticks), list(ticks.values()))
+                panel.minorticks_off()
             yield drawing
 
 
@@ -95,9 +100,13 @@ def _draw(
     if not any(cell.values for cell in cells) or any(cell.dropped is not None for cell in cells):
         return
     axes = axes_for(cells, section.layout, [axis, *(section.chosen if any(cell.chosen for cell in cells) else ())])
-    columns = grouped(cells, axes.col)
+    columns = [
+        column
+        for column in grouped(cells, axes.col)
+        if max(len({number(cell) for cell in line}) for line in grouped(column, axes.row)) >= FEWEST
+    ]
     lines = [line for column in columns for line in grouped(column, axes.row)]
-    if not axes.rows or max(len({number(cell) for cell in line}) for line in lines) < FEWEST:
+    if not axes.rows or not lines:
         return
     rows = leading([(axes.row(line[0]), line[0], _best(line)) for line in lines], section.layout)
     styles = row_styles(rows, axes.rows)
@@ -114,7 +123,7 @@ def _draw(
     figure.supylabel(metric_label(metric), fontsize="medium")
     spread = spread_text(cells)
     spread += "" if all(cell.complete for cell in cells) else "; ×: cells that lack seeds"
-    set_title(figure, f"{section.words}: {spread}")
+    set_title(figure, f"{section.words}: {spread}{lacking_text(rows, [set(map(axes.row, one)) for one in columns])}")
     legend(figure, named(styles, axes.rows))
     caption = f"{section.words}: {metric_label(metric)} {over}, {spread}."
     caption += shown_text(len(rows), len({axes.row(cell) for cell in cells}))

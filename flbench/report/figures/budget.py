@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name
-from flbench.report.figures.rows import leading, shown_text
+from flbench.report.figures.rows import lacking_text, leading, shown_text
 from flbench.report.figures.style import (
     is_lowest,
     legend,
@@ -62,8 +63,11 @@ def _draw(section: Section, budgets: Rows[Budget]) -> Drawing:
     most = max(len(one.curve) for column in columns for one in column)
     axes[0].set_xticks(range(1, most + 1, 1 if most < 10 else 2))
     figure.supylabel(f"expected {metric_label(metric)}", fontsize="medium")
+    if METRICS[metric].percent:
+        low, high = axes[0].get_ylim()
+        axes[0].set_ylim(max(low, 0), min(high, 101))
     what = f"{section.words}: expected {metric_label(metric)} over the number of tried settings"
-    set_title(figure, what)
+    set_title(figure, what + lacking_text(rows, [{one.row for one in column} for column in columns]))
     legend(figure, named(styles, budgets.row_axes))
     caption = f"{what}, of which the best by the rule is reported; bands: 95 % intervals over seeds."
     caption += shown_text(len(rows), len({row for row, *_ in lines}))

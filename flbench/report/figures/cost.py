@@ -10,10 +10,11 @@ from flbench.report.figures.drawing import FIGURES, Drawing, table_file_name, ti
 from flbench.report.figures.rows import leading, shown_text
 from flbench.report.figures.style import (
     GREY,
+    SMALL,
     LineStyle,
+    named,
     no_math,
     panels,
-    row_label,
     row_styles,
     set_panel_title,
     set_title,
@@ -51,7 +52,7 @@ def _draw(section: Section, table: Table, columns: Sequence[int], limits: tuple[
         set_panel_title(panel, in_words(place_label(table.col_axes, table.cols[c])))
         _draw_panel(panel, table, c, styles)
     panel = axes[0]
-    panel.set_yticks(range(len(rows)), [no_math(row_label(row, table.row_axes)) for row in rows])
+    panel.set_yticks(range(len(rows)), [*map(no_math, named(styles, table.row_axes))])
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.set_xscale("log")
     panel.set_xlim(*limits)
@@ -74,13 +75,13 @@ def _draw_panel(panel: Axes, table: Table, c: int, styles: Mapping[tuple[Tick, .
         speed = cell.speed if cell else None
         if speed is None or not speed.bytes:
             why = _why_no_bytes(speed) if cell else "not run"
-            panel.annotate(why, (0.02, y), xycoords=("axes fraction", "data"), va="center", fontsize=7, color=GREY)
+            panel.annotate(why, (0.02, y), xycoords=("axes fraction", "data"), va="center", fontsize=SMALL, color=GREY)
             continue
         panel.plot([0, speed.bytes], [y, y], color=style["color"], linewidth=0.8, linestyle=":")
         panel.plot(speed.bytes, y, marker=style["marker"], color=style["color"], markersize=5)
         some = f" ({reached_text(speed)})" if speed.n < speed.requested else ""
         text = f"{bytes_text(speed.bytes)}{some}"
-        panel.annotate(text, (speed.bytes, y), (6, 0), textcoords="offset points", va="center", fontsize=7)
+        panel.annotate(text, (speed.bytes, y), (6, 0), textcoords="offset points", va="center", fontsize=SMALL)
 
 
 def _why_no_bytes(speed: Speed | None) -> str:

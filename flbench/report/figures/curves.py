@@ -16,7 +16,7 @@ from flbench.metric_specs import value_of
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name, titles_of
-from flbench.report.figures.rows import MOST_LINES, leading, shown_text, spread_text
+from flbench.report.figures.rows import MOST_LINES, lacking_text, leading, shown_text, spread_text
 from flbench.report.figures.style import (
     LineStyle,
     annotate_gaps,
@@ -91,7 +91,8 @@ def _draw_rounds(section: Section, table: Table, collection: Collection, name: s
     figure.supylabel(metric_label(table.metric), fontsize="medium")
     title = titles_of(section, table)
     spread = spread_text(table.cells.values())
-    set_title(figure, f"{title}: {spread}")
+    shown = [{table.rows[r] for r, c in table.cells if c == column} for column in range(len(table.cols))]
+    set_title(figure, f"{title}: {spread}{lacking_text(rows, shown)}")
     legend(figure, named(styles, table.row_axes))
     caption = f"{title}: {metric_label(table.metric)} over rounds, {spread}."
     caption += shown_text(len(rows), len({row for row, *_ in lines}))
@@ -170,7 +171,9 @@ def _draw_data(section: Section, columns: Sequence[_Column], collection: Collect
         if is_lowest(panel):
             panel.set_xlabel("training samples seen")
     figure.supylabel(metric_label(everything[0].metric), fontsize="medium")
-    set_title(figure, f"{section.words}: {spread_text(everything)}")
+    kinds = grouped(columns, lambda column: next(iter(column.cells.values())).experiment.kind)
+    lacking = (lacking_text({key for one in same for key in one.cells}, [one.cells for one in same]) for same in kinds)
+    set_title(figure, f"{section.words}: {spread_text(everything)}{max(lacking)}")
     names = {key: ", ".join([key[0].removesuffix(key[1].label).strip(), spelled(key[1].label)]) for key in keys}
     legend(figure, {name: styles[ticks[key]] for key, name in names.items()})
     caption = f"{section.words}: federated and centralized training over the samples seen, {spread_text(everything)}."

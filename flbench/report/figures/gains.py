@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from flbench.config import registry_of
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import grouped, tick_of
@@ -13,6 +14,8 @@ from flbench.report.figures.drawing import FIGURES, Drawing, file_name
 from flbench.report.figures.maps import mapped
 from flbench.report.figures.style import (
     GREY,
+    SMALL,
+    WIDTH,
     LineStyle,
     color_numbers,
     legend,
@@ -22,6 +25,7 @@ from flbench.report.figures.style import (
     scale_of,
     set_title,
     spelled,
+    wrapped,
 )
 from flbench.report.headline import answers, headline
 from flbench.report.planned import Planned
@@ -32,6 +36,9 @@ if TYPE_CHECKING:
 
 #: Height of a line, of a gap between columns and of what is around a panel, in inches.
 _LINE, _GAP, _AROUND = 0.14, 0.1, 0.5
+
+#: The colour of differences within the margin.
+_WITHIN = "#E4E4E4"
 
 #: Fewest sections of an overview: the comparisons of one are drawn as ``gains``.
 FEWEST = 2
@@ -58,20 +65,21 @@ def gains(board: Leaderboard) -> Iterator[Drawing]:
 
 
 def _draw(section: Section, some: Sequence[Planned]) -> Drawing:
-    groups = grouped(some, lambda one: one.between)
+    groups, against = grouped(some, lambda one: one.between), _reference_in_words(some[0])
     styles = _styles_of(some)
     heights = [_height_of(group, styles) for group in groups]
     figure, axes = panels(len(groups), across=1, height=heights, sharex=True)
     for panel, group in zip(axes, groups, strict=True):
         _draw_panel(panel, section, group, styles)
-        panel.set_title(no_math(in_words(group[0].between) or "in each column"), loc="left")
-    metric, against = METRICS[section.layout.metric], some[0].reference
+        columns = "in each column" if any(one.column for one in group) else ", ".join(_shared(section))
+        panel.set_title(no_math(in_words(group[0].between) or columns), loc="left")
+    metric = METRICS[section.layout.metric]
     axes[-1].set_xlabel(f"difference in {metric.title}{' (points)' if metric.percent else ''}")
-    legend(figure, _legend_styles(styles))
-    title = f"{section.words}: planned comparisons against {spelled(against)}"
+    legend(figure, _legend_styles(section, styles, some))
+    title = f"{section.words}: planned comparisons against {against}"
     set_title(figure, title)
     return Drawing(
-        file_name("gains", section.title, f"against {against}"),
+        file_name("gains", section.title, f"against {some[0].reference}"),
         f"{title}, {_legend_text(section)}",
         figure,
         section.place,
@@ -124,18 +132,21 @@ def _draw_overview(rows: Sequence[tuple[Section, Sequence[Planned]]], references
             else:
                 panel.set_axis_off()
                 panel.text(0.5, 0.5, "not planned", transform=panel.transAxes, ha="center", va="center", color=GREY)
-        names = filter(None, [section.words, *_shared(section), some[0].among, in_words(some[0].between)])
-        row[0].set_title(no_math(", ".join(names)), loc="left")
-    for column, name in zip(zip(*lines, strict=True), references, strict=True):
-        column[0].set_title(no_math(f"against {spelled(name)}"), loc="right", fontweight="bold")
-        lowest = [panel for panel in column if panel.axison][-1]
-        lowest.tick_params(labelbottom=True)
-    legend(figure, _legend_styles(styles))
-    first = rows[0][0]
+        names = filter(None, [section.words, *_shared(section), _among_in_words(some[0]), in_words(some[0].between)])
+        row[0].set_title(wrapped(", ".join(names), WIDTH - 1.5, "medium"), loc="left")
+    first, every = rows[0][0], [one for _, some in rows for one in some]
     metric = METRICS[first.layout.metric]
     unit = " (points)" if metric.percent else ""
+    for column, name in zip(zip(*lines, strict=True), references, strict=True):
+        # On a line of its own, above the title of the first row, which may be as wide as the figure.
+        above = "\n" * (1 + lines[0][0].get_title(loc="left").count("\n"))
+        column[0].set_title(f"{no_math(f'against {spelled(name)}')}{above}", loc="right", fontweight="bold")
+        lowest = [panel for panel in column if panel.axison][-1]
+        lowest.tick_params(labelbottom=True)
+        lowest.set_xlabel(f"difference{unit}")
+    legend(figure, _legend_styles(first, styles, every))
     set_title(figure, f"Planned comparisons: differences in {metric.title}{unit}")
-    title = f"Planned comparisons against {' and '.join(references)}"
+    title = f"Planned comparisons against {' and '.join(map(spelled, references))}"
     return Drawing("overview", f"{title}, {_legend_text(first)}", figure)
 
 
@@ -150,6 +161,23 @@ def _shared(section: Section) -> Iterator[str]:
         yield from rounds
 
 
+def _among_in_words(one: Planned) -> str:
+    """Return the cells among which a comparison is made: ``with one class or Dirichlet(0.1), fedavg``."""
+    names = []
+    for condition in one.pair.among:
+        labels = [in_words(name) for name in condition.labels]
+        words = [spelled(label) for label in labels] if condition.field == "norm" else labels
+        named = condition.name.removesuffix(condition.label) if registry_of(condition.field) is None else ""
+        names.append(named + " or ".join(filter(None, [", ".join(words[:-1]), words[-1]])))
+    return f"with {', '.join(names)}" if names else ""
+
+
+def _reference_in_words(one: Planned) -> str:
+    """Return what a comparison is against: ``no norm``, or ``no norm with fedavg``."""
+    name = one.pair.against.name
+    return f"{spelled(name) if one.pair.field == 'norm' else name} {_among_in_words(one)}".rstrip()
+
+
 def _styles_of(some: Sequence[Planned]) -> dict[str, LineStyle]:
     """Return the style of each compared value."""
     numbers = color_numbers((one.value for one in some), first=1)  # black is what others are compared with
@@ -162,14 +190,20 @@ def _height_of(group: Sequence[Planned], styles: Mapping[str, LineStyle]) -> flo
     return _LINE * (len(styles) * columns) + _GAP * columns + _AROUND
 
 
-def _legend_styles(styles: Mapping[str, LineStyle]) -> dict[str, LineStyle]:
-    """Return the styles of intervals by the names of the compared values, then those of the verdicts."""
+def _legend_styles(section: Section, styles: Mapping[str, LineStyle], some: Sequence[Planned]) -> dict[str, LineStyle]:
+    """Return the styles of intervals by the names of the compared values, then those of the verdicts and the margin."""
     mark: LineStyle = {"color": GREY, "marker": "o", "linestyle": "none", "markersize": 4.5}
-    return {spelled(value): {**style, "linestyle": "-"} for value, style in styles.items()} | {
+    found = {spelled(value): {**style, "linestyle": "-"} for value, style in styles.items()} | {
         "filled: shown": mark,
         "hollow: not shown": {**mark, "markerfacecolor": "#FFFFFF"},
-        "shown to be equivalent": {**mark, "marker": "$≈$", "markersize": 7},
+        "shown to be equivalent": {**mark, "marker": "$≈$", "markersize": 7, "markeredgewidth": 0},
     }
+    if any(one.contrast.difference.half_width is None for one in some):
+        found["without a line: one seed, no interval"] = {**mark, "markerfacecolor": "#FFFFFF"}
+    if margin := section.layout.tie_margin:
+        band = {"color": _WITHIN, "linewidth": 8, "marker": "none"}
+        found[f"within {margin_text(margin, METRICS[section.layout.metric])}"] = band
+    return found
 
 
 def _legend_text(section: Section) -> str:
@@ -186,7 +220,7 @@ def _draw_panel(panel: Axes, section: Section, group: Sequence[Planned], styles:
     """Draw the comparisons of a panel from the top to the bottom, with a gap between columns."""
     scale, margin = scale_of(section.layout.metric), section.layout.tie_margin
     if margin:
-        panel.axvspan(-scale * margin, scale * margin, color="#E4E4E4", linewidth=0)
+        panel.axvspan(-scale * margin, scale * margin, color=_WITHIN, linewidth=0)
     panel.axvline(0, color="#000000", linewidth=0.8)
     order = {value: index for index, value in enumerate(styles)}
     y, middles = 0.0, {}
@@ -209,5 +243,5 @@ def _draw_gain(panel: Axes, one: Planned, y: float, scale: int, style: LineStyle
     panel.plot(scale * found.mean, y, marker=style["marker"], markersize=4.5, color=color, markerfacecolor=face)
     if one.is_equivalent:
         panel.annotate(
-            "≈", (scale * found.mean + width, y), (3, 0), textcoords="offset points", va="center", fontsize=7
+            "≈", (scale * found.mean + width, y), (3, 0), textcoords="offset points", va="center", fontsize=SMALL
         )

@@ -14,8 +14,9 @@ from flbench.report.cells import Cell, Position, grouped
 from flbench.report.figures.drawing import FIGURES, Drawing, file_name, table_file_name, titles_of
 from flbench.report.figures.style import (
     COLOR_MAP,
-    GAIN_MAP,
+    GAIN_COLORS,
     GREY,
+    SMALL,
     WIDTH,
     metric_label,
     no_math,
@@ -25,11 +26,12 @@ from flbench.report.figures.style import (
     set_panel_title,
     set_title,
     spelled,
+    wrapped,
 )
 from flbench.report.planned import Planned
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
-from flbench.report.wording import NONE, TIED, gap_text, in_words
+from flbench.report.wording import TIED, gap_text, in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,17 +52,17 @@ class _Colors:
     def __init__(self, values: Sequence[float], metric: str, *, around_zero: bool = False) -> None:
         from matplotlib import colormaps
         from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import CenteredNorm, Normalize
+        from matplotlib.colors import CenteredNorm, Colormap, LinearSegmentedColormap, Normalize
 
         is_reversed = METRICS[metric].lower_is_better
         if around_zero:
             self._shade: Normalize = CenteredNorm(0, max(map(abs, values)) or 1.0)
-            name = GAIN_MAP
+            colors: Colormap = LinearSegmentedColormap.from_list("gains", GAIN_COLORS)
         else:
             # The worst tenth has one colour, so that a few failures leave the others their differences.
             worst, best = np.quantile(values, [0.9, 0.0] if is_reversed else [0.1, 1.0])
-            self._shade, name = Normalize(min(worst, best), max(worst, best)), COLOR_MAP
-        self._colors = colormaps[f"{name}{'_r' if is_reversed else ''}"]
+            self._shade, colors = Normalize(min(worst, best), max(worst, best)), colormaps[COLOR_MAP]
+        self._colors = colors.reversed() if is_reversed else colors
         self.bar = ScalarMappable(self._shade, self._colors)
         self.extend: Literal["neither", "min", "max"] = "neither" if around_zero else "max" if is_reversed else "min"
 
@@ -150,6 +152,7 @@ def _draw_heatmap(
 ) -> Drawing:
     cols = sorted({c for _, c in cells})
     across = max(1, min(3, int((WIDTH - 2) / (_CELL[0] * len(inner)))))
+    wide = max(_CELL[0], (WIDTH - 2) / (min(across, len(cols)) * len(inner)))
     height = _CELL[1] * len(outer) + 0.7
     figure, axes = panels(len(cols), across=across, height=height, sharex=True, sharey=True)
     scale, text = scale_of(table.metric), METRICS[table.metric].text
@@ -173,17 +176,21 @@ def _draw_heatmap(
                 )
                 if not cell.complete:
                     color, y_of_gap = (ink, y + 0.3) if cell.summary else (GREY, y)
-                    panel.text(x, y_of_gap, gap_text(cell), ha="center", va="center", color=color, fontsize=5)
+                    gap = wrapped(gap_text(cell), wide, SMALL)
+                    panel.text(x, y_of_gap, gap, ha="center", va="center", color=color, fontsize=SMALL)
         for x, y in product(range(len(inner)), range(len(outer))):
             if not any(c == column and (table.rows[r][-1], table.rows[r][0]) == (inner[x], outer[y]) for r, c in cells):
-                panel.text(x, y, NONE, ha="center", va="center", color=GREY, fontsize=8)
-        _frame(panel, [row_label((at,), table.row_axes[-1:]) for at in inner], [at.label for at in outer])
+                panel.text(x, y, "not run", ha="center", va="center", color=GREY, fontsize=SMALL)
+        names = (
+            [row_label((at,), table.row_axes[axis:][:1]) for at in some] for axis, some in ((-1, inner), (0, outer))
+        )
+        _frame(panel, *names)
         set_panel_title(panel, in_words(place_label(table.col_axes, table.cols[column])))
     figure.colorbar(colors.bar, ax=axes, label=metric_label(table.metric), fraction=0.05, extend=colors.extend)
     title = titles_of(section, table)
-    set_title(figure, title)
-    caption = f"{title}: mean {metric_label(table.metric)}; bold the best, {TIED} tied with it; {NONE} not run; "
-    caption += "the worst tenth has one colour."
+    marks = f"bold: the best, {TIED}: tied with it"
+    set_title(figure, f"{title}; {marks}")
+    caption = f"{title}: mean {metric_label(table.metric)}; {marks}; the worst tenth has one colour."
     if len(cells) < len(table.cells):
         caption += f" {len(cells)} of {len(table.cells)} cells: without rows and columns that are mostly empty."
     return Drawing(table_file_name("heatmap", section, table), caption, figure, section.place)
@@ -238,7 +245,9 @@ def _draw_phase(section: Section, some: Sequence[Planned]) -> Drawing:
         panel.set_title(no_math(f"{spelled(value)} against {spelled(against)}"))
     unit = " (points)" if metric.percent else ""
     figure.colorbar(colors.bar, ax=axes, label=f"gain in {metric.title}{unit}", fraction=0.05)
-    names = ["E (local steps)" if axis == "local_steps" else axis for axis in some[0].place.axes]
+    of_classes = all(tick.label.startswith("classes:") for one in some for tick in one.place.ticks if ":" in tick.label)
+    known = {"local_steps": "E (local steps)", "partition": "classes a client" if of_classes else "partition"}
+    names = [known.get(axis, axis) for axis in some[0].place.axes]
     figure.supylabel(names[0], fontsize="medium")
     figure.supxlabel(names[1], fontsize="medium")
     set_title(figure, f"{section.words}: gain against {spelled(against)}; bold with *: shown")

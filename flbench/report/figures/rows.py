@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell
@@ -40,6 +40,12 @@ def leading(found: Iterable[tuple[AnyRow, Cell, float | None]], layout: Layout) 
 def shown_text(shown: int, rows: int) -> str:
     """Return what a caption says of the rows that are left out; empty if there are none."""
     return f" {shown} of {rows} rows: the baseline, those of planned comparisons, and the best." if shown < rows else ""
+
+
+def lacking_text(rows: Iterable[AnyRow], panels: Iterable[Container[AnyRow]]) -> str:
+    """Return what a title says where a panel lacks a row: ``; rows without a line: not run``; else nothing."""
+    every, known = list(rows), list(panels)
+    return "" if all(row in panel for row in every for panel in known) else "; rows without a line: not run"
 
 
 def spread_text(cells: Iterable[Cell]) -> str:

@@ -37,8 +37,8 @@ KNOWN = {"none": 0, "ln": 1, "fn": 2, "gn": 3, "scale": 4, "bn": 5}
 #: A colour map whose lightness rises steadily, for every kind of colour blindness and in grey.
 COLOR_MAP = "cividis"
 
-#: The colour map of gains: white is zero.
-GAIN_MAP = "PuOr"
+#: The colours of gains, from the greatest loss to the greatest gain, evenly spaced: zero is white.
+GAIN_COLORS = ("#7F3B08", "#D9801A", "#FDC37D", "#FFFFFF", "#BFB8DA", "#7B6CA8", "#2D004B")
 
 #: Settings of matplotlib.
 STYLE: Any = {
@@ -77,6 +77,9 @@ SPELLED = {
     "scale": "constant",
     "ws": "weight standardization",
 }
+
+#: Size of notes in panels, the smallest text: 9 px high where a figure is 800 px wide.
+SMALL = 7
 
 #: Opacity of the band of mean ± one sample standard deviation.
 BAND = 0.15
@@ -311,4 +314,4 @@ def legend_of(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> N
 def annotate_gaps(panel: Axes, cells: Sequence[tuple[str, Cell]]) -> None:
     """List the incomplete ones of some cells by name, with their gaps, in the lower right corner."""
     lines = "\n".join(f"{name}: {gap_text(cell)}" for name, cell in cells if not cell.complete)
-    panel.text(0.98, 0.03, lines, transform=panel.transAxes, ha="right", va="bottom", fontsize=6, color=GREY)
+    panel.text(0.98, 0.03, lines, transform=panel.transAxes, ha="right", va="bottom", fontsize=SMALL, color=GREY)

@@ -323,23 +323,27 @@ def test_features_over_rounds_of_local_training_and_of_the_baseline() -> None:
     collection = probed_runs(golden_measure, methods=["fedavg"], norms=NORMS[:2])
     drawings = draw(board(collection), "features")
     assert [one.name for one in drawings] == ["features-digits-mlp-fedavg-classes-1-E-10-lr-1"]
-    spectrum, share, norms, heads, *_ = drawings[0].figure.axes
+    spectrum, share, norms, longest, others, *_ = drawings[0].figure.axes
     assert [list(line.get_xdata()) for line in spectrum.lines] == 2 * [[1, 2, 3]]
     assert spectrum.lines[0].get_ydata() == pytest.approx([1, 0.1, 0.01])
     assert share.lines[0].get_ydata() == pytest.approx([40, 50, 50])
     assert norms.lines[1].get_ydata() == pytest.approx([1, 1, 1])
-    assert len(heads.lines) == 4
+    assert len(longest.lines) == len(others.lines) == 2, "a line a norm"
+    assert longest.get_ylim() == others.get_ylim()
 
 
 @pytest.mark.slow
 def test_features_at_two_rounds_are_points_without_a_line() -> None:
     collection = probed_runs(golden_measure, methods=["fedavg"], norms=NORMS[:2], at=(0, 20))
     (drawing,) = draw(board(collection), "features")
-    _, share, norms, heads, *_ = drawing.figure.axes
-    assert {line.get_linestyle() for panel in (share, norms, heads) for line in panel.lines} == {"None"}
+    _, share, norms, longest, others, *_ = drawing.figure.axes
+    points = [line for panel in (share, norms, longest, others) for line in panel.lines]
+    assert {line.get_linestyle() for line in points} == {"None"}
     assert [line.get_ydata().item() for line in share.lines] == pytest.approx([40, 50, 40, 50])
-    assert len(norms.lines) == 4 and len(heads.lines) == 8
-    assert "(dashes) mean norm of the others. Pale: before training." in drawing.caption
+    assert len(points) == 4 * 4
+    assert "mean norm of the others. Pale: before training." in drawing.caption
+    (legend,) = drawing.figure.legends
+    assert [text.get_text() for text in legend.get_texts()][-2:] == ["pale: before training", "full colour: after it"]
 
 
 # theorem 1, figures 2 and 3

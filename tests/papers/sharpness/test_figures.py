@@ -49,20 +49,28 @@ def test_lambda_max_over_the_width(store: Memory) -> None:
     assert sorted(text.get_text() for text in relu.texts) == ["$M^{0.00}$", "$M^{0.97}$"]
     (legend,) = drawing.figure.legends
     names = [text.get_text() for text in legend.get_texts()]
-    assert names == ["none", "mean-last", "ln-all", "theory", "lower bound"]
+    assert names == [
+        "no norm",
+        "mean subtraction, last layer",
+        "layer norm, all layers",
+        "theory",
+        "lower bound",
+    ]
 
 
 def test_losses_over_width_and_learning_rate(store: Memory) -> None:
     descend(store, wall)
     descend(store, centred, normalized="mean-last", lambda_max=lambda width: 30.0)
     (drawing,) = store.drawings("sharpness")
-    titles = [panel.get_title() for panel in panels(drawing)]
+    titles = [panel.get_title().replace("\n", " ") for panel in panels(drawing)]
     assert titles == [
-        "none: loss after the last step",
-        "mean-last: loss after the last step",
-        "none: loss at its highest",
-        "mean-last: loss at its highest",
+        "no norm: loss after the last step",
+        "mean subtraction, last layer: loss after the last step",
+        "no norm: loss at its highest",
+        "mean subtraction, last layer: loss at its highest",
     ]
+    (legend,) = drawing.figure.legends
+    assert legend.get_texts()[-1].get_text() == "white: not run"
     panel = panels(drawing)[0]
     line, points = panel.lines
     assert list(line.get_ydata()) == pytest.approx([0.42797 / width for width in (100, 200, 400)], rel=1e-3)
@@ -92,7 +100,7 @@ def test_spectra(store: Memory) -> None:
         )
     (drawing,) = store.drawings("sharpness")
     plain, centred_ = panels(drawing)
-    assert [plain.get_title(), centred_.get_title()] == ["none", "mean-last"]
+    assert [plain.get_title(), centred_.get_title()] == ["no norm", "mean subtraction, last layer"]
     assert sum(bar.get_height() for bar in plain.patches) == pytest.approx(3), "of a draw, without rounding's"
     assert plain.lines[0].get_xdata()[0] == pytest.approx(139.455, rel=1e-4)
     assert "mean over 4 draws" in drawing.caption
