@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -62,6 +63,8 @@ def logs(
         else:
             for log in logs:
                 log.print_news(log.state())
+            if all(log.silent for log in logs):
+                print("no run logged anything or failed; flbench logs ID shows the attempts of one", file=sys.stderr)
 
 
 def _follow(store: Store, logs: Sequence[RunLog], *, news_only: bool) -> None:
@@ -107,7 +110,7 @@ class RunLog:
         self._request, self._metric = entry.request(), headline_of(entry.experiment)
         self._follow, self._terse = follow, terse and not follow
         self._current, self._round = 0, -1
-        self.ended = True
+        self.ended = self.silent = True
         self._log, self._metrics = Tail(Path()), Tail(Path())
 
     def state(self) -> RunState:
@@ -165,6 +168,7 @@ class RunLog:
         self.ended = True
 
     def _print(self, line: str) -> None:
+        self.silent = False
         print(self._prefix + visible(line), flush=True)
 
 

@@ -83,7 +83,7 @@ class Store:
         if len(ids) > 1:
             shown = ", ".join(ids[:MOST_IDS])
             more = f" and {len(ids) - MOST_IDS} more" if len(ids) > MOST_IDS else ""
-            raise UserError(f"{digits}: the ids of {len(ids)} runs begin so: {shown}{more}; give more digits")
+            raise UserError(f"{digits}: {len(ids)} ids of runs begin with it: {shown}{more}; give more digits")
         return ids[0] if ids else None
 
     def planned_ids(self) -> set[str]:

@@ -154,7 +154,7 @@ def test_names_that_match_no_run_or_several_are_reported(store: Store, command: 
     result = flbench(command, digits)
     assert isinstance(result.exception, UserError)
     found = store.ids_beginning_with(digits)
-    assert str(result.exception).startswith(f"{digits}: the ids of {len(found)} runs begin so: {found[0]}, {found[1]}")
+    assert str(result.exception).startswith(f"{digits}: {len(found)} ids of runs begin with it: {found[0]}, {found[1]}")
     for hostile in ("../../etc", "a\x1b[31m", "nosuch.yaml", "toy/../../x"):
         result = flbench(command, hostile)
         assert isinstance(result.exception, UserError)
@@ -220,6 +220,15 @@ def test_logs_of_a_sweep_show_failed_and_logging_attempts(store: Store) -> None:
     lines = flbench("logs", "toy").stdout.splitlines()
     assert len(lines) == 2
     assert all(line.startswith(f"{ill.run_id} == attempt 1 ") for line in lines)
+
+
+def test_logs_of_a_sweep_without_any_say_so(store: Store) -> None:
+    (well,) = experiments(1)
+    plan_toy(store, [well])
+    claim(store, well).end("ok")
+    result = flbench("logs", "toy")
+    assert (result.stdout, result.exit_code) == ("", 0)
+    assert "no run logged anything or failed" in result.stderr
 
 
 def test_follow_continues_across_attempts_until_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
