@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from flbench.errors import PROCESS_ENDS, InvalidComponent, UserError, text_of
+from flbench.installation import bundled
 from flbench.messages import counted, line_in, reason
 from flbench.regular import open_regular
 
@@ -29,13 +30,34 @@ PREFIX = "flbench_plugin_"
 
 def add_plugins(paths: Iterable[str | Path]) -> None:
     """Let this process and those that it starts load some files; raises UserError for one that cannot be loaded."""
-    files = [Path(path) for path in paths]
-    for path in files:
-        if not path.is_file():
-            raise UserError(f"--plugin {path}: expected a Python file, there is none")
+    files = [_find(Path(path)) for path in paths]
     # A worker may start in another folder.
     every = [*plugin_files(), *(path.resolve() for path in files)]
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, every)))
+
+
+def _find(path: Path) -> Path:
+    """Return the path of a plug-in file: the user's, or the one of that path that comes with flbench.
+
+    So the comments of a sweep that comes with flbench, which name its plug-in, are true in every folder.
+
+    Raises:
+        UserError: there is neither.
+    """
+    if path.is_file():
+        return path
+    own = _bundled_files()
+    if path.as_posix() in own:
+        return own[path.as_posix()]
+    alike = [name for name in own if Path(name).stem == path.stem]
+    hint = f"; did you mean {alike[0]}, which comes with flbench?" if alike else ""
+    raise UserError(f"--plugin {path}: expected a Python file, there is none{hint}")
+
+
+def _bundled_files() -> dict[str, Path]:
+    """Return the plug-in files beside the sweeps that come with flbench, by their paths in the repository."""
+    folder = bundled("sweeps")
+    return {f"sweeps/{path.relative_to(folder).as_posix()}": path for path in sorted(folder.rglob("*.py"))}
 
 
 def plugin_files() -> list[Path]:
@@ -44,9 +66,10 @@ def plugin_files() -> list[Path]:
 
 
 def with_near_cure(message: str, folders: Iterable[Path]) -> str:
-    """Return a message that ends with ``CURE``, in which a file of these folders that registers the name is named.
+    """Return a message that ends with ``CURE``, in which a file that registers the name is named.
 
-    Without one, a message in a process with plug-in files says that these do not register it.
+    The file is in one of these folders, or comes with flbench as the original of a copied sweep does. Without one, a
+    message in a process with plug-in files says that these do not register it.
     """
     loaded = plugin_files()
     found = re.search(r"unknown [a-z ]+ '([^']+)'", message)
@@ -54,7 +77,8 @@ def with_near_cure(message: str, folders: Iterable[Path]) -> str:
         return message
     name = re.escape(found[1])
     registers = re.compile(rf"""(\.register(_of_records)?\(|kind: Literal\[)\s*["']{name}["']""")
-    for path in dict.fromkeys(path for folder in folders for path in sorted(folder.glob("*.py"))[:_MOST_FILES]):
+    near = [path for folder in folders for path in sorted(folder.glob("*.py"))[:_MOST_FILES]]
+    for path in dict.fromkeys([*near, *_bundled_files().values()]):
         if path.resolve() in loaded:
             continue
         try:

@@ -47,7 +47,8 @@ def test_the_dockerfile() -> None:
 
 def test_both_recipes_install_the_same_in_the_same_way() -> None:
     def_ = sections()
-    assert {*def_} <= {"", "arguments", "files", "post", "runscript", "test", "help"}
+    assert {*def_} <= {"", "arguments", "files", "post", "environment", "runscript", "test", "help"}
+    assert "export PYTHONNOUSERSITE=1" in def_["environment"], "the home is the host's"
     assert f"From: {values('FROM')[0]}\n" in def_[""]
     assert values("ARG") == [def_["arguments"].strip()]
     *sources, target = values("COPY")[0].split()

@@ -231,6 +231,21 @@ def test_every_cell_on_other_tools_has_its_source() -> None:
     assert {*re.findall(r"\]\[([\w-]+)\]", text)} == {*re.findall(r"^\[([\w-]+)\]: https://", text, re.MULTILINE)}
 
 
+def test_the_numbers_of_the_questions() -> None:
+    """The number to cite is in the table that it names, the two numbers of one cell are the tutorial's."""
+    text, tutorial = prose("docs/faq.md"), prose("docs/tutorial.md")
+    plateau = (ROOT / "docs/results/plateau.md").read_text(encoding="utf-8").partition("\n## digits, mlp(")[2]
+    (row,) = re.findall(r"^\| fedavg \| ln \| linear \| .*best of \d+.* \| (.*best of.*) \|$", plateau, re.MULTILINE)
+    found = re.search(r"([\d.]+) ± ([\d.]+)[^,]*<sub>sd [\d.]+, n=10</sub>.*best of (\d+)</sub>", row)
+    assert found
+    mean, half, rates = float(found[1]), float(found[2]), found[3]
+    assert f'"{mean:.1f} ± {half:.1f} %, mean of the evaluations of rounds 960 to 1,000, ten seeds, the best of' in text
+    assert f"the best of {rates} learning rates on held-out training data" in text
+    table, status = re.findall(r"the tutorial ([\d.]+) in the table and ([\d.]+) in `status`", text)[0]
+    assert f"| table of the sweep, `select_by: val-tail` | {table}0 |" in tutorial
+    assert f"| `flbench status sweeps/norms.yaml` | {status} |" in tutorial
+
+
 def test_every_page_is_in_the_navigation() -> None:
     """``mkdocs build`` warns, too, but it is not installed everywhere. What ``not_in_nav`` lists is linked alone."""
     listed = re.findall(r"^ +(?:- )?(?:[\w&', ]+: )?([\w./*-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)

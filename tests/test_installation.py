@@ -116,6 +116,13 @@ def test_pages_are_listed_and_printed(tmp_path: Path, monkeypatch: pytest.Monkey
     text = (ROOT / "docs/results/why.md").read_text()
     for name in ("results/why", "docs/results/why.md"):
         assert CliRunner().invoke(app, ["docs", name]).stdout == text
+    same = (ROOT / "docs/concepts.md").read_text()
+    for link in ("../concepts.md#run-id", "docs/concepts.md", "./concepts.md", "concepts"):
+        assert CliRunner().invoke(app, ["docs", link]).stdout == same, link
+    near = (ROOT / "docs/results/plateau.md").read_text()
+    assert CliRunner().invoke(app, ["docs", "plateau.md"]).stdout == near, "a link of a page beside it"
+    error = CliRunner().invoke(app, ["docs", "rank.md"]).exception
+    assert isinstance(error, UserError) and "answers/rank" in str(error) and "results/rank" in str(error)
     drawn = CliRunner().invoke(app, ["docs", "install"], env={"FORCE_COLOR": "1", "COLUMNS": "80"}).stdout
     assert "Install" in drawn and "\x1b[" in drawn and "# Install" not in drawn
     error = CliRunner().invoke(app, ["docs", "instal"]).exception

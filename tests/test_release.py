@@ -15,8 +15,8 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
 FILES = (
-    "pyproject.toml", "CITATION.cff", "flbench/references.bib", "docs/paper.md", "docs/install.md", "CHANGELOG.md",
-    ".ci/release",
+    "pyproject.toml", "CITATION.cff", "flbench/references.bib", "docs/paper.md", "docs/install.md", "README.md",
+    "CHANGELOG.md", ".ci/release",
 )  # fmt: skip
 
 
@@ -44,6 +44,8 @@ def test_a_release_writes_its_version_and_its_section(tree: Path) -> None:
     today = datetime.date.today()
     assert f"\n## [Unreleased]\n\n## [9.8.7] - {today}\n" in (tree / "CHANGELOG.md").read_text()
     assert f'\ndate-released: "{today}"\n' in (tree / "CITATION.cff").read_text()
+    wheels = {text for name in FILES for text in re.findall(r"flbench-[\d.]+-py3", (tree / name).read_text())}
+    assert wheels == {"flbench-9.8.7-py3"}
     assert release(tree, "9.9.0").stderr == "CHANGELOG.md: expected one section [Unreleased] with text\n"
 
 
@@ -58,6 +60,11 @@ def test_a_tag_of_another_version_is_refused(tree: Path) -> None:
 def test_this_tree_has_one_version() -> None:
     version = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert release(ROOT, "--notes", f"v{version[0]}").returncode == 0
+
+
+def test_no_page_names_a_wheel_that_a_release_does_not_rename() -> None:
+    pages = [path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]]
+    assert {page for page in pages if re.search(r"flbench-\d[\w.]*-py3", (ROOT / page).read_text())} <= {*FILES}
 
 
 def test_the_changelog_has_a_section_a_release_the_newest_first() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -52,7 +53,7 @@ def docs(
             table.add_row(row["page"], Text(visible(row["title"])))
         wide_console().print(table, "flbench docs PAGE prints one.", sep="\n", highlight=False)
         return
-    name = page.removeprefix("docs/").removesuffix(".md")  # as pages name each other
+    name = _named(page, pages)
     if name not in pages:
         raise UserError(f"flbench docs {page}: {unknown('page', name, pages)}")
     text = pages[name].read_text(encoding="utf-8")
@@ -62,6 +63,13 @@ def docs(
         console.print(Markdown(text, hyperlinks=False))
     else:
         typer.echo(text, nl=False)
+
+
+def _named(link: str, pages: Iterable[str]) -> str:
+    """Return the name of a page from a link as pages have them: ``docs/faq.md``, ``../concepts.md#words``."""
+    name = re.sub(r"^(\.{1,2}/)*(docs/)?", "", link.partition("#")[0]).removesuffix(".md")
+    same = [page for page in pages if page.rpartition("/")[2] == name]  # a link to a page of the same folder
+    return same[0] if len(same) == 1 else name
 
 
 def _pages() -> dict[str, Path]:

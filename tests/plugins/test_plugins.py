@@ -257,6 +257,23 @@ def test_the_sweep_with_a_plug_in_of_this_repository(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["missing"] == 420
 
 
+def test_a_copy_of_a_sweep_that_needs_a_plug_in_of_this_repository(tmp_path: Path) -> None:
+    """Its comment names the plug-in by a path that need not exist there; without it the message names the file."""
+    file = HERE.parents[1] / "sweeps/head_lr.py"
+    site = tmp_path / "site"
+    (tmp_path / "mine.yaml").write_text(flbench(site, "show", "sweep", "head_scale").stdout)
+    sweep = ("sweep", "mine.yaml", "--dry-run", "--json")
+    bare = flbench(site, *sweep)
+    assert bare.returncode == 2
+    assert f"unknown method 'head-lr', which {file} has: flbench --plugin {file} COMMAND" in bare.stderr
+    done = flbench(site, "--plugin", "sweeps/head_lr.py", *sweep)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["missing"] == 420
+    near = flbench(site, "--plugin", "head_lr", *sweep)
+    assert near.returncode == 2
+    assert near.stderr.endswith("there is none; did you mean sweeps/head_lr.py, which comes with flbench?\n")
+
+
 def test_files_that_the_variable_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable and the option may name the same file, each in its own way."""
     (tmp_path / "dyt.py").write_text("x = 1\n")
