@@ -65,6 +65,11 @@ def plugin_files() -> list[Path]:
     return [Path(text).resolve() for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
 
 
+def typed(path: Path) -> str:
+    """Return the path of a file as a command in the working directory names it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
 def with_near_cure(message: str, folders: Iterable[Path]) -> str:
     """Return a message that ends with ``CURE``, in which a file that registers the name is named.
 

@@ -27,6 +27,7 @@ from flbench.literal import visible
 from flbench.messages import counted
 from flbench.orchestrate import Orchestrator, Outcome
 from flbench.planning import prepare_runs, write_plan
+from flbench.plugin_files import plugin_files, typed
 from flbench.progress import RunSnapshot
 from flbench.store import CancelMark, Store, files, read_plan, strict_json
 from flbench.sweeps import Sweep
@@ -113,11 +114,12 @@ class SweepRun:
         """Print where everything is, and which commands show it."""
         elsewhere, name = self._elsewhere, self._sweep.name
         options = "".join(f" {shlex.quote(word)}" for option in self._sweep.options for word in option.split(" ", 1))
+        plugins = "".join(f" --plugin {shlex.quote(typed(path))}" for path in plugin_files())
         spec = f"{shlex.quote(self._sweep.spelled)}{options}{elsewhere}"
         self._say(f"Leaderboard: {board}" if board else f"Plan:        {self._directory / 'plan.jsonl'}")
         self._say(f"Runs:        {self._store.root / 'runs'}")
         if board:
-            self._say(f"Pictures:    flbench report {spec} --figures figures --html report.html")
+            self._say(f"Pictures:    flbench{plugins} report {spec} --figures figures --html report.html")
         self._say(f"More:        flbench status {name}{elsewhere}; flbench logs {name}{elsewhere}")
 
     def _print_failures(self, failures: Sequence[RunSnapshot]) -> None:

@@ -123,6 +123,18 @@ def test_sweep_prints_where_everything_is(spec: Path, tmp_path: Path, monkeypatc
     assert "flbench report toy.yaml --store 'else where'" in board.read_text(), "the command finds the same runs"
 
 
+def test_the_commands_after_a_sweep_load_its_plugins(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    for file in ("other.py", "../my norm.py"):
+        Path(file).touch()
+    monkeypatch.setenv("FLBENCH_PLUGINS", str(Path("other.py").resolve()))
+    result = CliRunner().invoke(app, ["--plugin", "../my norm.py", "sweep", str(spec), "--backend", "inline"])
+    assert f"flbench --plugin other.py --plugin '{tmp_path / 'my norm.py'}' report {spec} " in result.stdout
+
+
 def test_second_call_imports_nothing_heavy(spec: Path, tmp_path: Path) -> None:
     sweep(spec)
     program = (
