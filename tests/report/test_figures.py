@@ -158,6 +158,7 @@ def test_a_column_without_a_line_has_no_panel_and_rows_without_one_are_named() -
     runs += [run_of(0.4, norm="none", partition="iid", lr=lr) for lr in (0.01, 1.0)]
     (drawing,) = draw(board_of(runs), "lr")
     assert [panel.get_title() for panel in axes_of(drawing)] == ["no skew"]
+    assert drawing.figure.get_suptitle() == "digits, MLP: one seed; points alone: other values not run"
 
 
 def test_what_a_panel_lacks_is_said_in_the_title(tmp_path: Path) -> None:

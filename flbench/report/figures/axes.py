@@ -123,7 +123,10 @@ def _draw(
     figure.supylabel(metric_label(metric), fontsize="medium")
     spread = spread_text(cells)
     spread += "" if all(cell.complete for cell in cells) else "; ×: cells that lack seeds"
-    set_title(figure, f"{section.words}: {spread}{lacking_text(rows, [set(map(axes.row, one)) for one in columns])}")
+    lacking = lacking_text(rows, [set(map(axes.row, one)) for one in columns])
+    if any(len({number(cell) for cell in line}) == 1 for line in lines if axes.row(line[0]) in styles):
+        lacking += "; points alone: other values not run"
+    set_title(figure, f"{section.words}: {spread}{lacking}")
     legend(figure, named(styles, axes.rows))
     caption = f"{section.words}: {metric_label(metric)} {over}, {spread}."
     caption += shown_text(len(rows), len({axes.row(cell) for cell in cells}))
