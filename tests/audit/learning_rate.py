@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tests.audit.measured import gain
+from tests.audit.measured import Column, gain
 from tests.audit.runs import recorded
 
 #: Rows of the table: a normalization by its name on the page, and a rate. The paper has 0.01.
@@ -25,6 +25,12 @@ def accuracies(norm: str, rate: float, rounds: int, evaluations: int = 5) -> np.
 def best(norm: str, rounds: int, evaluations: int = 5) -> float:
     """Return the best accuracy of seed 0 among the rates."""
     return float(max(accuracies(one, rate, rounds, evaluations)[0] for one, rate in RATES if one == norm))
+
+
+def one_step(evaluations: int = 5) -> pd.DataFrame:
+    """Return the accuracies of seed 0 with one local step after 10,000 rounds, in percent, by rate and row."""
+    of = Column("cifar10_one_step", E=1).runs(tail=evaluations).query("seed == 0")
+    return of.pivot(index="lr", columns="row", values="value")[["fedavg none", "fedavg fn"]]
 
 
 class Lead(NamedTuple):

@@ -180,23 +180,24 @@ def fashion_mnist() -> Iterator[str]:
     early, late = gains(FASHION_MNIST, 400), gains(FASHION_MNIST)
     assert set(FASHION_MNIST.by_seed().count()) == {10}
     found = {(one.value, one.column[0]): one for one in comparisons("fashion_mnist_long")}
-    assert found["scale", "classes:1"].verdict == "open"
-    for norm in ("fn", "ln"):
+    for norm in THREE:
         assert found[norm, "classes:1"].verdict == "more"
-        assert {"rising", "within the grid"} <= {*found[norm, "classes:1"].doubts}
+        assert "rising" in found[norm, "classes:1"].doubts
     yield (
         f"After 400 rounds the constant, feature and layer norm lead by {pages.listed(early.text)} points with one "
         f"class, and after 800 by {pages.listed(late.text)}."
     )
     rounds = FASHION_MNIST.rounds_to_level()
     medians = [rounds[f"fedavg {norm}"].median() for norm in (*THREE, "none")]
-    faster = [(rounds[f"fedavg {norm}"] < rounds["fedavg none"]).sum() for norm in ("fn", "ln")]
-    assert faster == [9, 10]
+    faster = [(rounds[f"fedavg {norm}"] < rounds["fedavg none"]).sum() for norm in THREE]
+    assert faster == [8, 9, 10]
     yield f"To {FASHION_MNIST.level():.1f} % they need {pages.listed(medians[:3])} rounds and none {medians[3]:.0f}:"
     iid = [found[norm, "iid"] for norm in THREE]
     assert all(WITHIN in one.verdict for one in iid)
     yield f"Without skew the leads are {pages.listed([one.mean for one in iid], 1)} points, all within a point."
-    assert {0.205, 0.274} <= {*FASHION_MNIST.rates()["fedavg none"].dropna().index.to_series().round(3)}
+    cost = FASHION_MNIST.cost_of_grid().max()
+    assert cost < 1
+    yield f"The two neighbours of each best rate are worse by at most {cost:.1f} points on held-out data"
 
 
 def at_equal_accuracy() -> Iterator[str]:
