@@ -134,7 +134,7 @@ def _fashion_mnist() -> Iterator[str]:
 
 
 def _zhang_et_al() -> Iterator[str]:
-    """What feature norm gains on CIFAR-10 at the paper's rate, and with the best rates tried."""
+    """What feature norm gains on CIFAR-10 at the paper's rate, and where each row has the best rate tried."""
     (gained,) = comparisons("cifar10_full_length")
     runs = federated("cifar10_full_length")
     assert gained.verdict == "more" and only("cifar10_full_length", "E") == 10
