@@ -15,18 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from flbench.config import Federated
+from flbench.config import Federated, label
 from flbench.data.arrays import Data
 from flbench.data.datasets import load_named
 from flbench.data.shards import shards_of
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.run import Run
 from flbench.engine.setup import make_network, make_trainer, matmul_precision_restored
+from flbench.messages import counted
 
 Rows = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Samples:
     """The training or the test set, as the network sees it.
 
@@ -38,8 +39,12 @@ class Samples:
     inputs_MCHW: Tensor
     labels_M: Tensor
 
+    def __repr__(self) -> str:
+        """Return one line: the number of samples, and the shape of one."""
+        return f"<Samples: {len(self.labels_M):,} of {list(self.inputs_MCHW.shape[1:])}>"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Problem:
     """What a federated experiment trains on; two calls return equal things, and a run of the experiment sees the same.
 
@@ -61,6 +66,16 @@ class Problem:
     _run: Run
     _experiment: Federated
     _data: Data
+
+    def __repr__(self) -> str:
+        """Return one line: what is trained, on how many samples and clients, and the size of the network."""
+        trained, parts = sum(map(Tensor.numel, self.params.values())), self._experiment
+        return (
+            f"<Problem: {label(parts.dataset)}, {label(parts.model)}, norm {label(parts.norm)}, "
+            f"{label(parts.partition)}, {counted(len(self.train_rows), 'client')}, "
+            f"{len(self.train.labels_M):,} training and {len(self.test.labels_M):,} test samples "
+            f"of {list(self.train.inputs_MCHW.shape[1:])}, {trained:,} parameters>"
+        )
 
     def network(self) -> nn.Module:
         """Return a new network with the initial weights; of inputs it returns features and logits."""

@@ -33,6 +33,13 @@ def test_importing_flbench_imports_nothing_heavy() -> None:
     assert heavy_imports("import flbench; assert callable(flbench.load)")[0] == []
 
 
+def test_a_problem_and_its_samples_are_one_line() -> None:
+    problem = flbench.problem(**{**TINY, "dataset": "digits", "norm": "ln"})
+    shape = "1,442 training and 355 test samples of [1, 8, 8]"
+    assert repr(problem) == f"<Problem: digits, mlp(widths=[4]), norm ln, iid, 2 clients, {shape}, 304 parameters>"
+    assert repr(problem.test) == "<Samples: 355 of [1, 8, 8]>"
+
+
 def test_a_problem_is_what_its_run_trains_on(tmp_path: Path) -> None:
     partial = {
         "clients": 3,

@@ -7,7 +7,6 @@ command is imported when the command is called or completed; its imports are at 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +32,8 @@ app = typer.Typer(
 
 def _show_version(show: bool) -> None:
     if show:
+        from importlib.metadata import version  # slow, and for this option only
+
         typer.echo(f"flbench {version('flbench')}")
         raise typer.Exit
 

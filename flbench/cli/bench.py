@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from flbench.cli.boundary import announce, print_json
+from flbench.cli.boundary import print_json
 from flbench.cli.completion import fields as complete_fields
 from flbench.cli.numbers import handy, spread_text
 from flbench.cli.options import MOST_AT_ONCE, DataOption, FieldSetsOption, JsonOption
@@ -81,8 +81,6 @@ def bench(
         raise UserError(f"kind={experiment.kind}: flbench bench times federated training only")
     if data is not None and not data.is_dir():
         raise UserError(f"--data {data}: there is no such folder")
-    if not as_json:
-        announce("importing torch")
     used = used_device(device)
 
     from flbench.bench.timing import Spread, compare  # imports torch, which takes seconds

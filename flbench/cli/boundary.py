@@ -155,11 +155,13 @@ def ends_quietly() -> Iterator[None]:
 
 
 def announce(text: str) -> None:
-    """Say on a terminal what takes seconds, before it begins; standard output, and a log, get nothing."""
-    if sys.stderr.isatty():
-        from flbench.literal import visible  # slow, and on a terminal only
+    """Say on a terminal what takes seconds, before it begins; nothing where a pipe or a file takes the output."""
+    if text and sys.stdout.isatty() and sys.stderr.isatty():
+        if not (text.isascii() and text.isprintable()):
+            from flbench.literal import visible  # takes a quarter of a second
 
-        print(visible(text), file=sys.stderr, flush=True)
+            text = visible(text)
+        print(text, file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from flbench.choices import DEFAULT_STORE
+from flbench.cli.boundary import announce
 from flbench.errors import StoreUnusable, UserError
 from flbench.messages import unknown
 
@@ -53,6 +56,20 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
 #: The same commands by name.
 COMMANDS = {name: where for commands in GROUPS.values() for name, where in commands.items()}
 
+#: The line that a terminal shows at once, while a command imports, and what takes the place of its arguments up to the
+#: first option if there are none. All other commands read what their arguments name, and have no line without any.
+DOING: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("status", "runs", "report", "sync", "gc", "verify"), ("reading {}", "{store}")),
+    "plot": ("drawing {}", "a figure"),
+    "run": ("preparing a run of {}", "the defaults"),
+    "bench": ("preparing a benchmark of {}", "the defaults"),
+    "export": ("writing {}", "a contribution"),
+    "new": ("writing {}", "a file"),
+    "data": ("reading the data sets", ""),
+    "docs": ("reading the documentation", "all"),
+    "doctor": ("checking this machine", "all"),
+}
+
 #: Commands of the last release that have another name, and that name.
 RENAMED: Mapping[str, str] = {
     "contribute": "export --contribute NAME SPEC",
@@ -68,6 +85,12 @@ class Commands(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         settings["commands"] = {name: Command(name, *where) for name, where in COMMANDS.items()}
         super().__init__(**settings)
+
+    def make_context(self, info_name: str | None, args: list[str], *others: Any, **settings: Any) -> Any:
+        """Return the context of flbench; first a terminal says what the command does, since typer imports pydantic."""
+        if not settings.get("resilient_parsing"):  # a Tab
+            announce(_doing(args))
+        return super().make_context(info_name, args, *others, **settings)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands of each group under its name, which typer does only in help that rich draws."""
@@ -157,13 +180,33 @@ class PlainCommand(TyperCommand):
             if _is_argument(one):
                 groups["Arguments"].append((_argument_name(one), record[1]))
             else:
-                record = (record[0].replace(" range>", ">"), record[1])  # <int>: the limits are in the help
+                # <int>, and no limit that only keeps typing mistakes out, such as x<=10000.
+                text = re.sub(r"(; )?(\d+<=)?x<=10+\]", "]", record[1]).replace("  []", "")
+                record = (record[0].replace(" range>", ">"), text)
                 title = getattr(one, "rich_help_panel", None)
                 (groups.setdefault(title, []) if title else last).append(record)
         for title, records in (*groups.items(), ("Options", last)):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
+
+
+def _doing(args: Sequence[str]) -> str:
+    """Return the line that comes before the output of a command: for its help the summary; "" if there is none."""
+    args, before = [*args], [""]
+    while args and (args[0] in ("help", "--plugin") or before[-1] == "--plugin"):
+        before.append(args.pop(0))
+    name, words = "".join(args[:1]), args[1:]
+    if name not in COMMANDS or "--json" in words:
+        return ""
+    if {"-h", "--help"} & {*words} or "help" in before:
+        return COMMANDS[name][2]
+    text, alone = DOING.get(name, ("reading {}", ""))
+    path = re.search("(?:^|\0)--(?:store|results)[=\0]([^\0]+)", "\0".join(words))
+    store = path[1] if path else f"the store {os.environ.get('FLBENCH_STORE') or DEFAULT_STORE}"
+    things = [Path(word).name or word for word in takewhile(lambda word: not word.startswith("-"), words)]
+    named = " ".join(things) or alone.format(store=store) or ("the arguments" if words else "")
+    return text.format(named) if named else ""
 
 
 def _is_argument(parameter: Any) -> bool:

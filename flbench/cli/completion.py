@@ -1,8 +1,9 @@
 """Completion at the Tab key: sweep files, sweeps and runs of the store, fields and components.
 
 A shell starts a new process at every Tab, so nothing here imports torch or reads files whose number grows with the
-runs. Shells replace the word under the cursor, and add a space if there is only one candidate; bash, for which ``=``
-and ``:`` end a word, completes what follows them as a word of its own.
+runs. Commands import this module for their options, so it imports inside functions what takes a tenth of a second.
+Shells replace the word under the cursor, and add a space if there is only one candidate; bash, for which ``=`` and
+``:`` end a word, completes what follows them as a word of its own.
 """
 
 from __future__ import annotations
@@ -12,21 +13,16 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
 import typer
 
 from flbench.choices import DEFAULT_STORE, OwnBackend
-from flbench.config import ALIASES, KINDS, registry_of
 from flbench.errors import UserError
 from flbench.metric_specs import METRICS
-from flbench.registry import LAUNCHERS, REGISTRIES
-from flbench.store import Store, plan_name
-from flbench.sweeps import bundled_files
 
-#: What ``flbench show`` lists, and the things of which it shows one.
-LISTS = (*(f"{registry.kind}s" for registry in REGISTRIES), "metrics", "figures", "kinds", "sweeps")
-SINGLE = ("partition", "run", "schema")
+if TYPE_CHECKING:
+    from flbench.store import Store
 
 #: Ids offered at most.
 MOST_RUNS = 50
@@ -40,6 +36,8 @@ def sweep_files(incomplete: str) -> list[str]:
 
     In place of folders the files in them are returned, so that none ends a path.
     """
+    from flbench.sweeps import bundled_files
+
     start = f"{glob.escape(incomplete)}*"
     folders = sorted(glob.glob(f"{start}/"))[:MOST_FOLDERS]  # noqa: PTH207  a Path would lose the "./" that was typed
     patterns = [start, *(f"{glob.escape(folder)}*" for folder in folders)]
@@ -50,11 +48,15 @@ def sweep_files(incomplete: str) -> list[str]:
 
 def backends(incomplete: str) -> list[str]:
     """Return the names of where workers can run."""
+    from flbench.registry import LAUNCHERS
+
     return [name for name in (*get_args(OwnBackend), *LAUNCHERS.classes) if name.startswith(incomplete)]
 
 
 def sweeps(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return sweeps of the store, by name or as NAME/HASH, and sweep files."""
+    from flbench.store import plan_name
+
     store = _store_of(ctx)
     plans = [plan_name(directory) for directory in store.sweep_dirs()] if store else []
     named = plans if "/" in incomplete else sorted({plan.partition("/")[0] for plan in plans})
@@ -71,18 +73,18 @@ def targets(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _store_of(ctx: typer.Context) -> Store | None:
+    from flbench.store import Store
+
     with suppress(UserError, OSError):
         return Store(Path(ctx.params.get("store") or DEFAULT_STORE), create=False)
     return None
 
 
-def shown_things() -> list[str]:
-    """Return what ``flbench show`` shows."""
-    return [*LISTS, *SINGLE]
-
-
 def shown_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of one of the lists of ``flbench show``, or runs once two digits of an id are typed."""
+    from flbench.config import KINDS
+    from flbench.registry import REGISTRIES
+
     what = str(ctx.params.get("what") or "").removesuffix("s")
     if what == "run":
         return targets(ctx, incomplete) if incomplete else []
@@ -114,10 +116,14 @@ def fields(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def conditions(incomplete: str) -> list[str]:
     """Return completions of the FIELD=VALUE of ``--only``, in one word."""
+    from flbench.config import KINDS
+
     return _assignments(incomplete, (), list(KINDS))
 
 
 def _fields_after(before: Sequence[str], incomplete: str) -> list[str]:
+    from flbench.config import KINDS
+
     kind = re.search(r"(?:^| )kind ?= ?(\S+)", " ".join(before))  # however the shell splits the words
     kinds = [kind[1]] if kind and kind[1] in KINDS else ["federated"]
     left = before[:-1] if before[-1:] == ["="] else before
@@ -139,12 +145,16 @@ def _assignments(incomplete: str, given: Iterable[str], kinds: Sequence[str]) ->
 
 
 def _field_names(kinds: Sequence[str]) -> list[str]:
+    from flbench.config import ALIASES, KINDS
+
     fields = dict.fromkeys(field for kind in kinds for field in KINDS[kind].model_fields)
     return [*fields, *(alias for alias, field in ALIASES.items() if field in fields)]
 
 
 def _values(field: str, kinds: Sequence[str]) -> list[str]:
     """Return components (with a colon if they take a value) or choices; for any other field its default."""
+    from flbench.config import ALIASES, KINDS, registry_of
+
     field = ALIASES.get(field, field)
     if field == "kind":
         return list(KINDS)

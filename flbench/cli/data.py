@@ -13,7 +13,7 @@ from rich.markup import escape
 from flbench.choices import DEFAULT_STORE, Device
 from flbench.cli.boundary import print_json
 from flbench.cli.commands import PlainCommand
-from flbench.cli.options import MOST_AT_ONCE, DataOption, JsonOption, StoreOption
+from flbench.cli.options import MOST_AT_ONCE, NETWORK, DataOption, JsonOption, StoreOption
 from flbench.cli.screen import plain_table, wide_console
 from flbench.errors import DataMissing, InvalidComponent, UserError
 from flbench.registry import DATASETS
@@ -109,14 +109,26 @@ def verify(
 def embed(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Data set, as cifar10, folder:PATH or arrays:PATH.")],
     out: Annotated[Path, typer.Option(help="File to write, *.npz; it must not exist.")],
-    run: Annotated[str | None, typer.Option(metavar="ID", help="Stored run whose trained network is used.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(rich_help_panel=NETWORK, metavar="ID", help="Stored run whose trained network is used."),
+    ] = None,
     network: Annotated[
         str | None,
-        typer.Option(help="Network: efficientnet-lite0 (extra 'pretrained'), torchvision:ARCH, or a model's name."),
+        typer.Option(
+            rich_help_panel=NETWORK,
+            help="efficientnet-lite0 (extra 'pretrained'), torchvision:ARCH, or a model's name.",
+        ),
     ] = None,
-    weights: Annotated[Path | None, typer.Option(help="The network's weights, as torch.save writes them.")] = None,
-    round: Annotated[int | None, typer.Option(help="Round of the run; default: the last one that is saved.")] = None,
-    client: Annotated[int, typer.Option(help="Client whose model of the run is used, where they differ.")] = 0,
+    weights: Annotated[
+        Path | None, typer.Option(rich_help_panel=NETWORK, help="Its weights, as torch.save writes them.")
+    ] = None,
+    round: Annotated[
+        int | None, typer.Option(rich_help_panel=NETWORK, help="Round of the run; default: the last one that is saved.")
+    ] = None,
+    client: Annotated[
+        int, typer.Option(rich_help_panel=NETWORK, help="Client whose model of the run is used, where they differ.")
+    ] = 0,
     size: Annotated[
         int | None, typer.Option(min=1, max=4096, help="Resize images to this many pixels squared.")
     ] = None,

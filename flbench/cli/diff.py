@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from flbench.choices import DEFAULT_STORE
-from flbench.cli.boundary import announce, print_json
+from flbench.cli.boundary import print_json
 from flbench.cli.completion import targets
 from flbench.cli.options import JsonOption, OnlyOption, StoreOption
 from flbench.cli.screen import plain_table, say, wide_console
@@ -55,7 +55,6 @@ def diff(
 
     Example: flbench diff runs/laptop runs/cluster --metric loss
     """
-    announce(f"reading {first} and {second}")
     matches = condition(only or ())
     sides = [[run for run in _side(name, store, cells=cells) if matches(run.experiment)] for name in (first, second)]
     for name, side in zip((first, second), sides, strict=True):
@@ -113,10 +112,10 @@ def _print(console: Console, names: tuple[str, str], found: Differences, metric:
     if found.cells:
         console.print(table)
     if len(found.cells) > 1 and found.mean is not None:
-        over = f"Mean over {len(found.cells)} configurations: {spec.change(found.mean)}{unit}"
-        ends = f", 95 % interval {_interval(found.interval, metric)} (over seeds)"
-        say(console, over + (ends if found.interval else ""))
-    say(console, _counts(found))
+        mean = f"Mean of {len(found.cells)} configurations: {spec.change(found.mean)}{unit}"
+        ends = f", over seeds {_interval(found.interval, metric)} (95 %)"
+        say(console, mean + (ends if found.interval else ""), fold=True)
+    say(console, _counts(found), fold=True)
 
 
 def _interval(ends: tuple[float, float] | None, metric: str) -> str:

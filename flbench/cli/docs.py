@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markdown import Markdown
 from rich.text import Text
 
 from flbench.cli.boundary import print_json
@@ -60,6 +59,8 @@ def docs(
     if as_json:
         print_json({"page": name, "title": _title(pages[name]), "file": str(pages[name]), "text": text})
     elif (console := wide_console()).is_terminal:
+        from rich.markdown import Markdown  # slow, and for a page only
+
         console.print(Markdown(text, hyperlinks=False))
     else:
         typer.echo(text, nl=False)

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from flbench.choices import DEFAULT_STORE
-from flbench.cli.boundary import announce
 from flbench.cli.numbers import file_size
 from flbench.cli.options import LimitOption, OnlyOption, SetsOption, SpecsArgument, StoreOption, parted, public_path
 from flbench.errors import UserError
@@ -78,7 +77,6 @@ def export(
         raise UserError("--by WHO is for contributions: name yours with --contribute NAME")
     if file is None or file.suffix != ".parquet":
         raise UserError(f"{file or 'flbench export'}: expected a name that ends in .parquet")
-    announce(f"reading {store}")
     opened = Store(store, create=False)
     requested = _requested(opened, load_sweeps(specs, sets, only or (), limit))
     runs, left_out = _finished(opened, requested if specs else opened.run_ids(), ends=ends)

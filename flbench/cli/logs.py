@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from flbench.choices import DEFAULT_STORE
-from flbench.cli.boundary import announce, ends_quietly
+from flbench.cli.boundary import ends_quietly
 from flbench.cli.options import StoreOption
 from flbench.cli.run_curve import record_line
 from flbench.cli.targets import TargetsArgument, entries_of, find_targets
@@ -48,7 +48,6 @@ def logs(
 
     Example: flbench logs lr_robustness | grep -i error
     """
-    announce(f"reading {store}")
     opened = Store(store, create=False)
     targets = find_targets(opened, names)
     entries = list(entries_of(opened, targets))

@@ -16,7 +16,7 @@ from flbench.cli.completion import conditions, sweep_files
 MOST_AT_ONCE = 10_000
 
 #: Titles of groups of options in help texts; all other options follow under "Options".
-WHICH_RUNS, RANKING = "Which runs", "Ranking"
+WHICH_RUNS, WORKERS, RANKING, NETWORK = "Which runs", "Workers", "Ranking", "Network"
 
 #: Runs at most that an option can count.
 MOST_RUNS = 10**9

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flbench.choices import DEFAULT_STORE
-from flbench.cli.boundary import announce, print_json
+from flbench.cli.boundary import print_json
 from flbench.cli.options import (
     RANKING,
     Choice,
@@ -275,7 +275,6 @@ def gather(
     Raises:
         UserError: there is nothing to report, or an option does not apply.
     """
-    announce(f"reading {', '.join(map(str, choice.files or (*choice.specs, choice.store)))}")
     from flbench.exchange.transfer import FilesSource
     from flbench.papers import papers
     from flbench.report.leaderboard import build

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
-from flbench.cli.completion import LISTS, SINGLE, shown_names, shown_things
+from flbench.cli.completion import shown_names
 from flbench.cli.component_tables import (
     component_details,
     component_table,
@@ -42,6 +42,10 @@ from flbench.sweeps.source import Source
 #: The registries by what lists them. Each name without its ``s`` means one of the list.
 COMPONENTS: Mapping[str, Registry[Any]] = {f"{registry.kind}s": registry for registry in REGISTRIES}
 
+#: What the command lists, and the things of which it shows one.
+LISTS = (*COMPONENTS, "metrics", "figures", "kinds", "sweeps")
+SINGLE = ("partition", "run", "schema")
+
 
 def show(
     what: Annotated[
@@ -50,7 +54,7 @@ def show(
             metavar="WHAT",
             help=f"What to list: {', '.join(LISTS)}; or one thing: {', '.join(SINGLE)}.",
             show_default=False,
-            autocompletion=shown_things,
+            autocompletion=lambda: [*LISTS, *SINGLE],
         ),
     ],
     names: Annotated[

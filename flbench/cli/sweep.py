@@ -8,11 +8,12 @@ from typing import Annotated, Literal, get_args
 import typer
 
 from flbench.choices import DEFAULT_STORE, OwnBackend
-from flbench.cli.boundary import announce, print_json
+from flbench.cli.boundary import print_json
 from flbench.cli.completion import backends, sweep_files
 from flbench.cli.dry_run import print_dry_run
 from flbench.cli.options import (
     MOST_AT_ONCE,
+    WORKERS,
     ChangesArgument,
     DataOption,
     JsonOption,
@@ -44,6 +45,7 @@ def sweep(
     backend: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=WORKERS,
             envvar="FLBENCH_BACKEND",
             show_envvar=True,
             metavar="|".join(get_args(OwnBackend)),
@@ -53,11 +55,16 @@ def sweep(
     ] = None,
     profile: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE", help="What jobs request of SLURM; NAME: slurm/profiles/NAME.yaml."),
+        typer.Option(
+            rich_help_panel=WORKERS,
+            metavar="NAME|FILE",
+            help="What jobs request of SLURM; NAME: slurm/profiles/NAME.yaml.",
+        ),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
+            rich_help_panel=WORKERS,
             min=1,
             max=MOST_AT_ONCE,
             help="Number of workers; default: as many as cores and GPUs have room for; on SLURM, max_jobs. "
@@ -69,7 +76,9 @@ def sweep(
     sets: SetsOption = None,
     only: OnlyOption = None,
     limit: LimitOption = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Start the workers and return (exit code 3).")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", rich_help_panel=WORKERS, help="Start the workers and return (exit code 3).")
+    ] = False,
     on_end: Annotated[
         str | None,
         typer.Option(
@@ -108,7 +117,6 @@ def sweep(
 
     Example: flbench sweep digits --set val_fraction=0.1 --set search.axis=lr --dry-run
     """
-    announce(f"reading {spec.name}")
     from flbench.cli.sweep_run import (
         SweepRun,
         execute_on_end,

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from flbench.choices import DEFAULT_STORE, TrackingMode
-from flbench.cli.boundary import announce, ends_quietly, print_json
+from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.completion import sweeps as complete_sweeps
 from flbench.cli.options import JsonOption, StoreOption
 from flbench.cli.screen import can_redraw
@@ -69,8 +69,6 @@ def sync(
 
     Example: flbench sync quickstart --to tensorboard:logs
     """
-    if not as_json and not beside:
-        announce(f"reading {store}")
     # Imports numpy, which help does not need.
     from flbench.tracking.jobs import job_of_plan, job_of_runs, unplanned_runs
     from flbench.tracking.sync import sync_job

@@ -89,6 +89,14 @@ def test_the_options_of_report_are_in_groups() -> None:
     assert all(f"  --{name}" in groups["Files to write"] for name in ("out", "html", "csv", "figures", "latex"))
 
 
+@pytest.mark.parametrize("command", [*sorted(COMMANDS), *SUBCOMMANDS])
+def test_no_group_of_options_is_long_and_no_limit_that_only_finds_typing_mistakes_is_shown(command: str) -> None:
+    output = CliRunner().invoke(app, [*command.split(), "--help"]).output
+    groups = dict(re.findall(r"^(\w[\w ]+):\n((?:  .+\n)+)", output, flags=re.MULTILINE))
+    assert {title: lines for title, lines in groups.items() if lines.count("\n  --") > 10} == {}
+    assert not re.search(r"x<=10+\]", output)
+
+
 @pytest.mark.parametrize(("former", "present"), RENAMED.items())
 def test_a_former_name_leads_to_the_present_one(former: str, present: str) -> None:
     error = CliRunner().invoke(app, [former, "--help"]).exception

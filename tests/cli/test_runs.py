@@ -128,7 +128,8 @@ def test_conditions_are_paired_by_all_other_fields(store: Store) -> None:
     assert [cell["difference"] for cell in found["cells"]] == pytest.approx([0.1] * 4)
     assert found["mean"] == pytest.approx(0.1) and found["interval"] == pytest.approx([0.1, 0.1])
     shown = flbench("diff", "norm=none", "norm=ln")
-    assert "Mean over 4 configurations: +10.00" in shown and "12 pairs" in shown
+    assert "Mean of 4 configurations: +10.00 (%), over seeds" in shown and "12 pairs" in shown
+    assert max(len(line) for line in shown.splitlines() if line.startswith("Mean of")) <= 80
 
 
 def test_runs_and_their_cells(store: Store) -> None:

@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
+from flbench.cli.boundary import announce
+from flbench.cli.commands import COMMANDS
 from flbench.cli.screen import PIPE, plain_table, wide_console
+from tests.start_up import HEAVY, SLOW, heavy_imports
 from tests.warm import warm_python
 
 SPEC = """
@@ -57,13 +60,41 @@ def without_codes(text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command",
-    ["report --store {}", "diff {} b", "export out.parquet --store {}", "logs a --store {}", "sync --store {}"],
+    ("command", "line"),
+    [
+        ("report --store {}", "reading {}"),
+        ("report quickstart --store {}", "reading quickstart"),
+        ("--plugin none.py status", "reading the store runs"),
+        ("export {}/out.parquet --store {}", "writing out.parquet"),
+        ("show run 12 --store={}", "reading run 12"),
+        ("sweep --workers 2 none", "reading the arguments"),
+        ("help sweep", COMMANDS["sweep"][2]),
+    ],
 )
-def test_what_takes_seconds_says_on_a_terminal_what_it_reads(command: str, tmp_path: Path) -> None:
-    code, shown = in_terminal(*command.format(tmp_path / "none").split(), columns=300)
-    first, second = shown.splitlines()
-    assert code != 0 and first.startswith(f"reading {tmp_path / 'none'}") and second.startswith("error: ")
+def test_a_terminal_says_at_once_what_a_command_does(command: str, line: str, tmp_path: Path) -> None:
+    _, shown = in_terminal(*(word.format(tmp_path / "none") for word in command.split()), columns=300)
+    assert shown.splitlines()[0] == line.format(tmp_path / "none")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["status --json --store {}", "report", "--version", "none runs", "sweep"])
+def test_no_line_is_before_json_or_the_message_of_a_mistake(command: str, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    _, shown = in_terminal(*command.format(tmp_path / "none").split(), columns=300, FLBENCH_STORE=str(tmp_path / "x"))
+    assert shown.startswith("reading the store") is (command == "report")
+    assert command == "report" or not re.match("reading|writing", shown)
+
+
+def test_a_pipe_gets_no_line(capfd: pytest.CaptureFixture[str]) -> None:
+    announce("reading quickstart")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow  # a start of Python
+def test_the_first_line_is_before_every_slow_import() -> None:
+    program = "import sys; from flbench.cli import app, commands\ncommands.announce = sys.exit\nimport typer, os\n"
+    program += "try: app(['runs'])\nexcept SystemExit as line: print(line)"
+    assert heavy_imports(program, (*HEAVY, *SLOW)) == ([], "reading the store runs")
 
 
 @pytest.mark.slow
