@@ -62,10 +62,10 @@ def answers() -> list[str]:
 def _try_it() -> Iterator[str]:
     """What the first command installs, which docs/install.md has, too, and the settings of the quickstart."""
     install = (ROOT / "docs/install.md").read_text()
-    assert "5.9 GB" in install and "1.5 GB" in install
+    assert "6.4 GB" in install and "1.7 GB" in install
     requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     yield f"Python {requires.removeprefix('>=')} or newer"
-    yield f"6 GB (1.5 GB without a GPU); then its {len(federated('quickstart'))} runs"
+    yield f"6 GB (1.7 GB without a GPU); then its {len(federated('quickstart'))} runs"
     yield (
         f"the accuracy in % on digits after {only('quickstart', 'rounds')} rounds, at learning rate "
         f"{only('quickstart', 'lr')} for all rows, not tuned."
