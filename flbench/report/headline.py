@@ -12,7 +12,7 @@ from flbench.metric_specs import METRICS
 from flbench.report.board import Section
 from flbench.report.cells import Cell, Position, tick_of
 from flbench.report.planned import Planned, in_groups, is_named, meant_by
-from flbench.report.stats import LEVEL
+from flbench.report.stats import LEVEL, Contrast
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick
 from flbench.report.wording import column_name
@@ -215,9 +215,9 @@ def in_order(
 def _better(column: Column, baseline: Cell | None) -> set[Position]:
     """Return the cells of a column that are shown to be better than its baseline.
 
-    By the planned comparison and its checks where there is one of these two cells alone, else by the exploratory test.
+    By the planned comparison of these two cells alone, and its checks. A cell without one is not, whatever its value.
     """
-    found = {cell.at: cell.to_baseline for cell in column.cells}
+    found: dict[Position, Contrast | None] = {}
     alone = [one for one in column.section.gains if one.cells == 1 and not one.between and one.column == column.name]
     for one in reversed(alone):  # the first of several counts
         every = column.table.cells.values()

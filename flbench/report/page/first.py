@@ -288,10 +288,7 @@ def _what(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> str:
         "Mean ± half-width of its 95 % interval, over seeds and test images; without ± fewer than three seeds."
     )
     if found.baseline is not None:
-        texts.append(
-            f"**Bold**: {_BETTER} (by the planned comparison of the two cells "
-            "and its checks; without one by a paired t-test with Holm's correction over the column, unchecked)."
-        )
+        texts.append(f"**Bold**: {_BETTER}, by a planned comparison of the two cells that passes all checks.")
     texts.append(f"[How to read this]({links['how-to-read-this']}).")
     return " ".join(texts)
 

@@ -138,9 +138,8 @@ def _values_caption(found: Headline) -> str:
     baseline = " ".join(_methods(at)[0] for at in found.baseline or ())
     if baseline and any(cell.half_width is not None for cell in cells):
         texts.append(
-            f"Bold: shown to be better than {baseline} in the same column (by the planned comparison and its checks "
-            "where it is one of these two cells, else by a paired t-test with Holm's correction over the column, "
-            "without checks)."
+            f"Bold: shown to be better than {baseline} in the same column, by a planned comparison of the two cells "
+            "that passes all checks."
         )
     if found.left_out:
         texts.append(f"Rows that are not shown: {found.left_out}.")

@@ -44,8 +44,8 @@ def reading(board: Leaderboard) -> Iterator[Block]:
         "files that hold them, have too few evaluations or seeds. A cell that is *rising, after 100 rounds* has not "
         "reached its end. *One partition* of all seeds: up to the names of clients.",
         f"**Bold** in the tables of each data set: the best cell of the column and those with {TIED}; under *Values*: "
-        "shown to be better than the first row of the column, by the planned comparison of the two cells and its "
-        "checks, else by an exploratory test without checks.",
+        "shown to be better than the first row of the column, by a planned comparison of the two cells that passes all "
+        "checks.",
     ]
     if any(len(found.columns) > 1 and found.ranked > 1 for found in board.overall):
         texts.append(
