@@ -243,6 +243,47 @@ def test_weights_are_not_numbers_if_the_loss_is_not() -> None:
     assert losses[-1] != losses[-1]
 
 
+@pytest.mark.parametrize("norm", ["none", "fn", "scale", "ln", "gn", "rms"])
+def test_executors_agree_on_divergence(norm: str) -> None:
+    """Where a step makes the weights too large for any of them, not where rounding decides."""
+    rounds = {}
+    for executor in ("loop", "stacked", "native"):
+        diverging = trainer(norm=norm, executor=executor, sgd=Sgd(1e20))
+        train(2, diverging)
+        rounds[executor] = diverging.diverged_in()
+    assert rounds == {"loop": 1, "stacked": 1, "native": 1}
+
+
+def of_large(dtype: torch.dtype, large: dict[str, float], norm: str = "ln") -> tuple[Tensor, Tree]:
+    """Return logits and gradients, compiled in float32 and by torch in float64, with some weights times a number."""
+    network = network_of(norm, dtype=dtype)
+    layers = dense_layers(network)
+    assert layers is not None
+    stack: Any = NativeStack(compiled(network)) if dtype == torch.float32 else DenseStack(layers)
+    params, buffers = stacked(network_of(norm), 1)
+    params = {name: (leaf * large.get(name, 1.0)).to(dtype) for name, leaf in params.items()}
+    images = torch.rand(1, 10, 1, 8, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
+    logits = stack.forward(params, buffers, images)[1].clone()
+    _, of_logits = stack.cross_entropy(logits, (torch.arange(10).unsqueeze(0) % 3, None))
+    return logits, {name: leaf.clone() for name, leaf in stack.backward(params, of_logits).items()}
+
+
+def test_a_layer_norm_is_exact_where_torch_overflows() -> None:
+    """Torch's backward pass multiplies gradients of 1e23 by inputs of 1e16; ours by outputs."""
+    large = {"trunk.dense2.weight": 1e16, "head.weight": 1e24}
+    (logits, found), (exact_logits, exact) = (of_large(dtype, large) for dtype in (torch.float32, torch.float64))
+    torch.testing.assert_close(logits.double(), exact_logits, rtol=1e-4, atol=1e-4 * float(exact_logits.abs().max()))
+    for name, leaf in exact.items():
+        torch.testing.assert_close(found[name].double(), leaf, rtol=1e-4, atol=1e-4 * float(leaf.abs().max()))
+
+
+def test_where_a_variance_overflows_shifts_are_left() -> None:
+    """1 / inf is 0. ``docs/engine.md`` says so: such a run is stuck, but none of its numbers needs to be infinite."""
+    logits, grads = of_large(torch.float32, {"trunk.dense2.weight": 1e22})
+    assert torch.equal(logits, logits[:, :1].expand_as(logits))
+    assert not grads["trunk.dense2.weight"].any()
+
+
 def test_other_optimizers_move_the_weights_by_torch() -> None:
     for sgd in (Adam(0.01), Sgd(0.1, clip_norm=0.1), Sgd(0.1, momentum=0.5, nesterov=True)):
         both = [trainer(sgd=sgd, executor=executor) for executor in ("native", "stacked")]
