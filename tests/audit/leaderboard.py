@@ -252,5 +252,5 @@ def _captions(percent: str) -> list[str]:
         f"hollow: not; grey: {WITHIN.removeprefix('equivalent ')}"
     )
     return [
-        f"Planned comparisons against none and scale, {marks}",
+        f"Planned comparisons against no norm and constant, {marks}",
     ]
