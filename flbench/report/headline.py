@@ -215,7 +215,7 @@ def in_order(
 def _better(column: Column, baseline: Cell | None) -> set[Position]:
     """Return the cells of a column that are shown to be better than its baseline.
 
-    By the planned comparison of these two cells alone, and its checks. A cell without one is not, whatever its value.
+    A planned comparison of these two cells alone shows it and passes all checks; exploratory tests have no checks.
     """
     found: dict[Position, Contrast | None] = {}
     alone = [one for one in column.section.gains if one.cells == 1 and not one.between and one.column == column.name]

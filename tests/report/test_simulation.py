@@ -206,7 +206,7 @@ def test_families_of_planned_comparisons_are_rarely_wrong(seeds: int) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_a_column_of_equal_cells_rarely_has_a_bold_one(seeds: int) -> None:
+def test_a_column_of_equal_cells_rarely_differs_from_the_baseline(seeds: int) -> None:
     """Eleven cells against the baseline, which all comparisons share: Holm's correction is over the column."""
     alarms, times = 0, 1000
     for values in runs(12, seeds)[:times]:
