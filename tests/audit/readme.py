@@ -118,7 +118,7 @@ def _digits() -> Iterator[str]:
     fresh = measured.FRESH.rounds_to(Column("plateau").level() / 100)
     others = [fresh[row] / fresh["fedavg none"] for row in _rows(*THREE)]
     assert len(fresh) == 30 and min(fresh.index) == 10 and all((one <= 1).all() for one in others)
-    yield f"Thirty other seeds agree: {listed([one.median() for one in others], 2)}, with none of them more rounds."
+    yield f"Thirty other seeds agree: {listed([one.median() for one in others], 2)}; no seed needs more rounds."
     assert ratio["classes:2", "fast", "ln"] == 0.5
     yield "With two classes layer norm does so in half the rounds."
 
@@ -150,7 +150,7 @@ def _zhang_et_al() -> Iterator[str]:
     same, tuned = learning_rate.leads(2000)
     step = learning_rate.one_step()
     assert tuned < same.mean / 2
-    yield "Most of the label-skew paper's gain is its learning rate's, as far as runs go."
+    yield "Most of the label-skew paper's gain comes from its learning rate, in the runs we have."
     yield (
         f"At its rate, 0.01, the headline is reproduced: feature norm gains {gained.text} points on CIFAR-10 after "
         f"10,000 rounds (they: {published.gain_of_fn(10)['classes:1']:.1f}). Where each has the best rate tried, "
@@ -176,7 +176,7 @@ def _methods() -> Iterator[str]:
     one_class = Column("plateau_methods")
     rounds = one_class.rounds_to_level().median()
     yield (
-        f"How fast was not planned: to {one_class.level():.1f} % with one class FedYogi needs "
+        f"We planned no comparison of speed: to {one_class.level():.1f} % with one class FedYogi needs "
         f"{rounds['fedyogi none']:.0f} rounds and FedAvg {rounds['fedavg none']:.0f}."
     )
 

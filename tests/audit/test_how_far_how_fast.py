@@ -214,7 +214,7 @@ def other_seeds_and_more_rounds() -> Iterator[str]:
     assert max(stats.binomtest(n, 30 - tied).pvalue for n, tied in zip(sooner, ties, strict=True)) < 1e-7
     yield f"need {pages.listed(ratios, 2)} times the rounds of none with the constant, feature and layer norm."
     counts = pages.listed(sooner)
-    yield f"They are faster with {counts} of the 30 seeds and slower with none (sign tests, p below 1e-7)."
+    yield f"They are faster with {counts} of the 30 seeds and slower with no seed (sign tests, p below 1e-7)."
     yield f"Their leads in accuracy are {_leads(FRESH)} points."
     digits, fashion_mnist = LONG["digits"], LONG["fashion_mnist"]
     assert set(digits.plateaus().index) == {none, *rows} and digits.rates().notna().sum().max() == 1
