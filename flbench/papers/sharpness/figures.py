@@ -76,9 +76,8 @@ _BARS, _ROUNDING, _DRAWN = 8, 1e-10, 1e-5
 def _in_words(normalized: str) -> str:
     """Return a normalization and its layers: ``batch norm, last layer``."""
     name, _, layers = normalized.partition("-")
-    return ", ".join(
-        filter(None, [spelled(name), f"{layers} layer{'' if layers == 'last' else 's'}" if layers else ""])
-    )
+    where = f", {layers} layer{'' if layers == 'last' else 's'}" if layers else ""
+    return f"{spelled(name)}{where}"
 
 
 def sharpness(board: Leaderboard) -> Iterator[Drawing]:
