@@ -136,7 +136,7 @@ def _fashion_mnist() -> Iterator[str]:
     assert len(long) == 10 and all(mean > half_width for mean, half_width, _ in gaps[1:])
     yield (
         f"The constant, feature and layer norm lead by {listed([one.text for one in leads])} points after 800 rounds, "
-        f"and by {listed(later)} after 2,400 (ten seeds)."
+        f"and by {listed(later)} after 2,400 (ten seeds)"
     )
     yield f"without skew the leads are {span([one.mean for one in iid])}"
 

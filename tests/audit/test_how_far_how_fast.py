@@ -220,8 +220,13 @@ def other_seeds_and_more_rounds() -> Iterator[str]:
     assert set(digits.plateaus().index) == {none, *rows} and digits.rates().notna().sum().max() == 1
     yield f"none is at {digits.by_seed()[none].mean():.1f} %, and the leads are {_leads(digits)} points."
     rate, before = fashion_mnist.rates()[none].idxmax(), FASHION_MNIST.rates()[none].idxmax()
-    assert rate == fashion_mnist.rates()[none].dropna().index.min() and 0.5 < rate / before < 0.6
-    yield f"none has the best of three rates ({rate:.2f},"
+    scores = fashion_mnist.rates()[none].dropna()
+    assert [*scores.index].index(rate) == 1 and len(scores) == 4 and 0.5 < rate / before < 0.6
+    worse = [scores[rate] - scores.iloc[at] for at in (0, 2)]
+    yield (
+        f"none has the best of four rates by held-out data ({rate:.2f}, about half of that for 800 rounds; its two "
+        f"neighbours, {scores.index[0]:.1f} and {scores.index[2]:.2f}, are {pages.listed(worse, 1)} points worse there)"
+    )
     yield (
         f"none is at {fashion_mnist.by_seed()[none].mean():.1f} %, and the constant, feature and layer norm lead by "
         f"{_leads(fashion_mnist)} points. By the last evaluation alone the leads are {_leads(fashion_mnist, 1)}."
