@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_code_blocks import ROOT, blocks
-from tests.warm import warm_python
+from tests.warm import shell_environment, warm_python
 
 README = ROOT / "README.md"
 
@@ -36,14 +35,7 @@ def test_links_lead_to_files_and_headings() -> None:
 @pytest.mark.slow
 def test_the_tour(tmp_path: Path) -> None:
     """Every command ends with exit code 0, in the order of the page, on a sweep with few rounds."""
-    program = tmp_path.with_name("programs") / "flbench"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {warm_python()} -c "from flbench.cli import main; main()" "$@"\n')
-    program.chmod(0o755)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
-    environment["PATH"] = f"{program.parent}{os.pathsep}{environment['PATH']}"
-    for name in ("FLBENCH_STORE", "FLBENCH_DATA", "FLBENCH_PLUGINS"):
-        environment.pop(name, None)
+    environment = shell_environment(tmp_path.with_name(f"{tmp_path.name}-programs"))
 
     def execute(command: str) -> str:
         done = subprocess.run(

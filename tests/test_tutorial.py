@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.warm import warm_python
+from tests.warm import shell_environment, warm_python
 
 PAGE = (Path(__file__).parents[1] / "docs/tutorial.md").read_text(encoding="utf-8")
 
@@ -63,13 +62,7 @@ def test_lines_are_compared() -> None:
 @pytest.mark.slow
 def test_the_tutorial(tmp_path: Path) -> None:
     """Every command ends with the exit code of its block (0), and prints the lines of the text below it."""
-    environment = {**os.environ, "COLUMNS": "110", "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
-    (program := tmp_path.with_name("programs") / "flbench").parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {warm_python()} -c "from flbench.cli import main; main()" "$@"\n')
-    program.chmod(0o755)
-    environment["PATH"] = f"{program.parent}{os.pathsep}{environment['PATH']}"
-    for name in ("FLBENCH_STORE", "FLBENCH_DATA", "FLBENCH_PLUGINS"):
-        environment.pop(name, None)
+    environment = shell_environment(tmp_path.with_name(f"{tmp_path.name}-programs")) | {"COLUMNS": "110"}
     printed: list[str] = []
     for exit_code, language, name, text in blocks():
         if language == "yaml":

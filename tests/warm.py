@@ -57,6 +57,22 @@ def warm_python() -> str:
     return str(shared / "python")
 
 
+def shell_environment(programs: Path) -> dict[str, str]:
+    """Return an environment for a shell whose ``flbench`` starts warm, without the user's stores, data and plug-ins.
+
+    Args:
+        programs: a new folder for the command.
+    """
+    programs.mkdir()
+    program = programs / "flbench"
+    program.write_text(f'#!/bin/sh\nexec {warm_python()} -c "from flbench.cli import main; main()" "$@"\n')
+    program.chmod(0o755)
+    theirs = ("FLBENCH_STORE", "FLBENCH_DATA", "FLBENCH_PLUGINS")
+    kept = {name: value for name, value in os.environ.items() if name not in theirs}
+    path = f"{programs}{os.pathsep}{kept['PATH']}"
+    return kept | {"PATH": path, "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
+
+
 def _start(parent: int, link: Path | None = None) -> Path:
     """Start a server, which ends after the process ``parent`` and then removes the link; return its folder."""
     from flbench.launch.local import ONE_THREAD

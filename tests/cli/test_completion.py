@@ -93,7 +93,7 @@ def test_sweep_files(here: Path, typed: str, offered: list[str]) -> None:
 
 def test_sweeps_of_the_store(store: Store) -> None:
     assert bash("status", "") == ["other", "toy", "x.yaml", "sweeps/a.yaml", "sweeps/b.yml"]
-    assert bash("status", "t") == ["toy"]
+    assert bash("status", "to") == ["toy"]
     assert bash("status", "toy/") == ["toy/aaaa", "toy/abbb"]
 
 
@@ -107,13 +107,13 @@ def test_runs_by_the_beginning_of_their_ids(store: Store) -> None:
 
 
 def test_the_store_that_is_named_counts(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert bash("logs", "--store", "sweeps", "t") == [], "a folder that is no store"
+    assert bash("logs", "--store", "sweeps", "to") == [], "a folder that is no store"
     monkeypatch.chdir(tmp_path / "empty")
-    assert bash("status", "t") == [], "no store here, and none is made"
+    assert bash("status", "to") == [], "no store here, and none is made"
     assert not Path("runs").exists()
-    assert bash("status", "--store", str(store.root), "t") == ["toy"]
+    assert bash("status", "--store", str(store.root), "to") == ["toy"]
     monkeypatch.setenv("FLBENCH_STORE", str(store.root))
-    assert bash("status", "t") == ["toy"]
+    assert bash("status", "to") == ["toy"]
 
 
 @pytest.mark.parametrize(

@@ -84,4 +84,4 @@ def test_the_baseline_is_fedavg_without_normalization_by_default() -> None:
 
 def test_values_beyond_a_share_have_the_interval_over_seeds() -> None:
     text = markdown_of(board({**VALUES, "rms": (1.2, 1.3, 1.4)}))
-    assert "| fedavg | rms | **130.00 ± 24.84** |" in text  # 4.303 * 10 / sqrt 3; such records can only be imported
+    assert "| fedavg | rms | 130.00 ± 24.84 |" in text  # 4.303 * 10 / sqrt 3; such records can only be imported
