@@ -162,6 +162,18 @@ def gain(one: pd.Series[float], other: pd.Series[float]) -> tuple[float, float, 
     return float(gaps.mean()), half_width, float(stats.ttest_1samp(gaps, 0).pvalue)
 
 
+def leads_over_none(column: Column, tail: int = TAIL) -> list[tuple[float, float]]:
+    """Return the mean lead over none of each of the three norms, with the half-width of its 95 % interval."""
+    of = column.by_seed(tail=tail)
+    return [gain(of[f"fedavg {norm}"], of["fedavg none"])[:2] for norm in THREE]
+
+
+def ratios_of_other_seeds() -> list[pd.Series[float]]:
+    """Return the rounds of each of the three norms in those of none, by the thirty other seeds."""
+    rounds = FRESH.rounds_to(Column("plateau").level() / 100)
+    return [rounds[f"fedavg {norm}"] / rounds["fedavg none"] for norm in THREE]
+
+
 def p_of_ranks(one: pd.Series[float], other: pd.Series[float]) -> float:
     """Return p of the exact test that exchanges the values within seeds, of ranks over both, not corrected."""
     both = np.column_stack([one, other])

@@ -11,7 +11,7 @@ from scipy import stats
 
 from tests.audit import pages
 from tests.audit.cells import IMAGES, WITHIN, comparisons, judge, ranked
-from tests.audit.measured import FASHION_MNIST, FRESH, LONG, THREE, Column, gain
+from tests.audit.measured import FASHION_MNIST, FRESH, LONG, THREE, Column, gain, leads_over_none, ratios_of_other_seeds
 from tests.audit.runs import ROOT, TAIL, accuracy
 
 PAGE = (ROOT / "docs/answers/how-far-how-fast.md").read_text()
@@ -155,6 +155,11 @@ def curves(column: Column) -> dict[str, pd.DataFrame]:
     return found
 
 
+def _early(column: Column) -> dict[str, pd.Series[float]]:
+    """Return the mean accuracy of each row over the evaluations of the first 100 rounds, by seed, in percent."""
+    return {row: 100 * of.loc[:100].mean() for row, of in curves(column).items()}
+
+
 def what_is_faster() -> Iterator[str]:
     """Other measures of speed than the first evaluation at the level, with one class on digits."""
     bound, of_rows = SKEWED.level() / 100, curves(SKEWED)
@@ -164,8 +169,8 @@ def what_is_faster() -> Iterator[str]:
         "Half of the seeds stay above it from round {:.0f} on without a normalization, from {:.0f}, {:.0f} and {:.0f} "
         "with the".format(*(from_round[f"fedavg {norm}"] for norm in ("none", *THREE)))
     )
-    areas = {row: of.loc[:100].mean() for row, of in of_rows.items()}
-    leads = [gain(100 * areas[f"fedavg {norm}"], 100 * areas["fedavg none"]) for norm in THREE]
+    areas = _early(SKEWED)
+    leads = [gain(areas[f"fedavg {norm}"], areas["fedavg none"]) for norm in THREE]
     yield f"these three lead by {pages.listed(f'{mean:.1f} ± {half:.1f}' for mean, half, _ in leads)} points."
     runs = SKEWED.runs()
     first = [next((one["round"] for one in run if one["acc"] >= bound), np.inf) for run in runs.records]
@@ -207,7 +212,7 @@ def other_seeds_and_more_rounds() -> Iterator[str]:
     none, rows = "fedavg none", [f"fedavg {norm}" for norm in THREE]
     assert [*values.index] == [*range(10, 40)] and not set(values.index) & set(SKEWED.by_seed().index)
     assert FRESH.rates().idxmax()[rows].to_dict() == SKEWED.rates().idxmax()[rows].to_dict()
-    ratios = [(rounds[row] / rounds[none]).median() for row in rows]
+    ratios = [of.median() for of in ratios_of_other_seeds()]
     sooner = [(rounds[row] < rounds[none]).sum() for row in rows]
     assert all((rounds[row] <= rounds[none]).all() for row in rows)
     ties = [(rounds[row] == rounds[none]).sum() for row in rows]
@@ -237,8 +242,7 @@ def other_seeds_and_more_rounds() -> Iterator[str]:
 
 
 def _leads(column: Column, tail: int = TAIL) -> str:
-    of = column.by_seed(tail=tail)
-    return pages.listed("{:.1f} ± {:.1f}".format(*gain(of[f"fedavg {norm}"], of["fedavg none"])) for norm in THREE)
+    return pages.listed(f"{mean:.1f} ± {half_width:.1f}" for mean, half_width in leads_over_none(column, tail))
 
 
 def at_equal_accuracy() -> Iterator[str]:
@@ -273,7 +277,7 @@ def of_methods() -> Iterator[str]:
     )
     leads = []
     for column in (one_class, dirichlet):
-        areas = {row: 100 * of.loc[:100].mean() for row, of in curves(column).items()}
+        areas = _early(column)
         leads.append("{:.1f} ± {:.1f}".format(*gain(areas["fedyogi none"], areas["fedavg none"])[:2]))
     yield f"FedYogi leads FedAvg there by {leads[0]} points, and with Dirichlet(0.1) by {leads[1]}."
     ln = [found["ln", at] for at in ("classes:1", "dirichlet:0.1")]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
 from tests.audit import pages
-from tests.audit.learning_rate import RATES, accuracies, leads, one_step
+from tests.audit.learning_rate import RATES, accuracies, leads, one_step, one_step_leads
 from tests.audit.runs import ROOT, recorded
 
 PAGE = (ROOT / "docs/answers/learning-rate.md").read_text()
@@ -41,10 +40,9 @@ def sentences() -> Iterator[str]:
     (failed,) = recorded("cifar10_rates").query("status == 'diverged'").itertuples()
     assert (failed.norm, failed.lr) == ("none", 0.3)
     yield f"Without a normalization 0.3 diverges in round {failed.trained}"
-    of, end = one_step(), one_step(1)
+    of = one_step()
     assert (*of.index,) == (0.01, 0.1)
-    gap = float(np.subtract(*of.loc[0.01, ["fedavg fn", "fedavg none"]]))
-    tuned, last = (float(np.subtract(*some.max()[["fedavg fn", "fedavg none"]])) for some in (of, end))
+    (gap, tuned), (_, last) = one_step_leads(), one_step_leads(1)
     yield (
         f"feature norm leads by {gap:.1f} points where both have 0.01, and by {tuned:.1f} (last evaluation "
         f"{last:.1f}) where each has the better of 0.01 and 0.1, which is 0.1 for both: none is then at "
