@@ -172,8 +172,9 @@ def _draw_data(section: Section, columns: Sequence[_Column], collection: Collect
             panel.set_xlabel("training samples seen")
     figure.supylabel(metric_label(everything[0].metric), fontsize="medium")
     kinds = grouped(columns, lambda column: next(iter(column.cells.values())).experiment.kind)
-    lacking = (lacking_text({key for one in same for key in one.cells}, [one.cells for one in same]) for same in kinds)
-    set_title(figure, f"{section.words}: {spread_text(everything)}{max(lacking)}")
+    texts = (lacking_text({key for one in same for key in one.cells}, [one.cells for one in same]) for same in kinds)
+    lacking = next(filter(None, texts), "")
+    set_title(figure, f"{section.words}: {spread_text(everything)}{lacking}")
     names = {key: ", ".join([key[0].removesuffix(key[1].label).strip(), spelled(key[1].label)]) for key in keys}
     legend(figure, {name: styles[ticks[key]] for key, name in names.items()})
     caption = f"{section.words}: federated and centralized training over the samples seen, {spread_text(everything)}."
